@@ -128,6 +128,29 @@ class ReportsSettings(Protocol):
         ...
 
 
+class PrefixCacheFacts(msgspec.Struct, frozen=True):
+    """What an engine tells of its prefix cache; None for what is unknown.
+
+    Attributes:
+        is_on: whether it keeps prefixes.
+        block_tokens: tokens of a block, of which only whole ones hit.
+        capacity_tokens: tokens that it can hold, those in use included.
+    """
+
+    is_on: bool | None = None
+    block_tokens: int | None = None
+    capacity_tokens: int | None = None
+
+
+@runtime_checkable
+class ReportsPrefixCache(Protocol):
+    """An engine whose description tells of its prefix cache."""
+
+    def prefix_cache_in(self, description: Mapping[str, Any]) -> PrefixCacheFacts:
+        """The facts that an answer of :meth:`Engine.describe` holds."""
+        ...
+
+
 @runtime_checkable
 class SupportsCheck(Protocol):
     """An adapter class that checks its configuration before an instance exists."""

@@ -1,7 +1,7 @@
 from .approximate import APPROXIMATE, tokenizer_at
 from .arrivals import ARRIVALS, VARYING_ARRIVALS, Arrival, Constant, Poisson, arrival
 from .errors import BadOption, BadTrace, NoTokenizer, UnknownWorkload, WorkloadError
-from .plan import PlanHash, PlannedSession, plan_closed, plan_open, plan_recorded
+from .plan import PlanHash, PlannedSession, PromptPlace, plan_closed, plan_open, plan_recorded
 from .prefixes import EndlessCache
 from .presets import Preset, PresetTraffic
 from .prompts import PromptReader, prompt_reader
@@ -29,6 +29,7 @@ __all__ = [
     "Poisson",
     "Preset",
     "PresetTraffic",
+    "PromptPlace",
     "PromptReader",
     "Random",
     "Replay",

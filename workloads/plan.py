@@ -13,6 +13,20 @@ from bakeoff.workloads.tokenizer import Tokenizer
 from bakeoff.workloads.types import Session, Workload
 
 
+class PromptPlace(msgspec.Struct, frozen=True, array_like=True):
+    """Which prefix a prompt shares with others of the trial.
+
+    Attributes:
+        block: number of its last full block in the trial's :class:`~bakeoff.workloads.prefixes.EndlessCache`.
+        shared_tokens: leading tokens that are those of the previous prompt of its agent; 0 if there is none.
+        goes_on: whether it was written to begin with all of that prompt, before a chat template made it tokens.
+    """
+
+    block: int
+    shared_tokens: int = 0
+    goes_on: bool = False
+
+
 class PlannedSession(msgspec.Struct, frozen=True, omit_defaults=True):
     """A session and its start.
 
@@ -23,12 +37,14 @@ class PlannedSession(msgspec.Struct, frozen=True, omit_defaults=True):
         numbers: position of each turn in the whole session, of which some came before the load; empty if none did.
         parts: fraction of each answer that is left, above 0, since some were in progress: the turns' ``output_tokens``
             are those left. Empty if all are whole.
+        places: of the turns' prompts; empty if unknown.
     """
 
     session: Session
     offset_s: float | None
     numbers: tuple[int, ...] = ()
     parts: tuple[float, ...] = ()
+    places: tuple[PromptPlace, ...] = ()
 
 
 def plan_closed(workload: Workload, tokenizer: Tokenizer, seed: Seed, count: int) -> Iterator[PlannedSession]:

@@ -7,6 +7,7 @@ Mooncake's trace, FAST'25). The hit rate of the unlimited cache is the bound; ou
 import hashlib
 import itertools
 from array import array
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Generic, NamedTuple, TypeVar
@@ -28,26 +29,56 @@ def block_hashes(ids: Sequence[int], block_tokens: int = BLOCK_TOKENS) -> Iterat
         yield running.digest()
 
 
+NO_BLOCK = -1
+"""Number for the last block of a prompt that is shorter than one."""
+
+
 class EndlessCache:
-    """A prefix cache without limit; its hits are the bound."""
+    """A prefix cache without limit; its hits are the bound.
+
+    Blocks are numbered in the order in which they were first seen, so that the number of a prompt's last full block
+    stands for all of them.
+
+    Attributes:
+        last_block: number of the last full block of the prompt that was added last.
+    """
 
     def __init__(self, block_tokens: int = BLOCK_TOKENS) -> None:
         self.block_tokens = block_tokens
         self.hit_tokens = 0
         self.prompt_tokens = 0
-        self._known: set[bytes] = set()
+        self.last_block = NO_BLOCK
+        self._known: dict[bytes, int] = {}
+        self._firsts = array("q")
+        self._parents = array("q")
+        """First block of each row of blocks that were new together, and the block before it."""
 
     def add(self, ids: Sequence[int]) -> int:
         """Add a prompt and return how many of its leading tokens hit."""
-        hits, leading = 0, True
-        for digest in block_hashes(ids, self.block_tokens):
-            leading = leading and digest in self._known
-            hits += leading
-            if not leading:
-                self._known.add(digest)
+        known = self._known
+        hits, block = 0, NO_BLOCK
+        digests = block_hashes(ids, self.block_tokens)
+        for digest in digests:
+            if (number := known.get(digest)) is None:
+                self._firsts.append(len(known))
+                self._parents.append(block)
+                for new in itertools.chain((digest,), digests):
+                    known[new] = block = len(known)
+                break
+            hits, block = hits + 1, number
+        self.last_block = block
         self.hit_tokens += hits * self.block_tokens
         self.prompt_tokens += len(ids)
         return hits * self.block_tokens
+
+    def blocks_to(self, block: int) -> list[int]:
+        """Numbers of all blocks of the prompt that ends with this one, in order."""
+        rows: list[range] = []
+        while block != NO_BLOCK:
+            row = bisect_right(self._firsts, block) - 1
+            rows.append(range(self._firsts[row], block + 1))
+            block = self._parents[row]
+        return list(itertools.chain.from_iterable(reversed(rows)))
 
     @property
     def distinct_blocks(self) -> int:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from bakeoff.engines.adapters.vllm import METRICS
-from bakeoff.engines.base import Setup
+from bakeoff.engines.base import PrefixCacheFacts, Setup
 from bakeoff.engines.dialects import Dialect, ReferenceDialect
 from bakeoff.engines.errors import NotInstalled
 from bakeoff.engines.launcher import Server
@@ -189,6 +189,16 @@ class ReferenceEngine(ServerEngine):
     async def stop_kernels(self, server: Server) -> list[str]:
         """Stop recording; returns the traces."""
         return await _step_log(server, "/stop_profile")
+
+    def prefix_cache_in(self, description: Mapping[str, Any]) -> PrefixCacheFacts:
+        """The facts that ``/version`` has, once the model is loaded."""
+        config: Mapping[str, Any] = description.get("config") or {}
+        block_tokens, blocks = config.get("block_size"), config.get("num_blocks")
+        return PrefixCacheFacts(
+            config.get("enable_prefix_caching"),
+            block_tokens,
+            block_tokens * blocks if block_tokens and blocks else None,
+        )
 
     async def describe(self, server: Server) -> dict[str, Any]:
         """Versions and all resolved settings, from ``/version``."""

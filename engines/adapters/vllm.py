@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from bakeoff.engines.base import SPAN_ENDPOINT, Setup
+from bakeoff.engines.base import SPAN_ENDPOINT, PrefixCacheFacts, Setup
 from bakeoff.engines.dialects import Dialect, VllmDialect
 from bakeoff.engines.errors import StepLogMissing
 from bakeoff.engines.launcher import Server
@@ -277,6 +277,13 @@ class VllmEngine(ServerEngine):
         settings = super().settings_in(description)
         return {name: _plain_value(value) for name, value in settings.items()}
 
+    def prefix_cache_in(self, description: Mapping[str, Any]) -> PrefixCacheFacts:
+        """The facts of its metrics page, whose labels are texts; block 0 is never used for a request."""
+        labels: Mapping[str, str] = description.get("kv_cache") or {}
+        block_tokens, blocks = (_number(labels.get(name)) for name in ("block_size", "num_gpu_blocks"))
+        is_on = {"True": True, "False": False}.get(labels.get("enable_prefix_caching", ""))
+        return PrefixCacheFacts(is_on, block_tokens, block_tokens * (blocks - 1) if block_tokens and blocks else None)
+
     async def describe(self, server: Server) -> dict[str, Any]:
         """Version, resolved configuration and size of the KV cache, as far as the server reports them."""
         version = await server.get_json("/version") or {}
@@ -320,6 +327,10 @@ def _cache(page: str) -> dict[str, str]:
     """KV cache configuration from the labels of an info metric; of the first replica if there are several."""
     first = next(samples(page, ("vllm:cache_config_info",)), None)
     return {name: first.labels[name] for name in _CACHE_LABELS if name in first.labels} if first else {}
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() else None
 
 
 def _configuration(info: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from bakeoff.harness.client.rendering import asking
 from bakeoff.harness.host.threads import check_cancelled
 from bakeoff.results.files.frames import FrameAppender, FrameLog
 from bakeoff.results.units import NS_PER_S
-from bakeoff.workloads import PlannedSession, Tokenizer
+from bakeoff.workloads import PlannedSession, PromptPlace, Tokenizer
 from bakeoff.workloads.graph import Links
 from bakeoff.workloads.models import ModelMix
 
@@ -52,6 +52,8 @@ class WireTurn(msgspec.Struct, frozen=True, array_like=True):
     """Positions in ``turns`` of the turns whose answers under this load its body holds, each at a mark."""
     answer: str = ""
     """The recorded answer, for turns that hold it and do not get another."""
+    place: PromptPlace | None = None
+    """Which prefix its prompt shares with others."""
 
 
 class WireSession(msgspec.Struct, frozen=True, array_like=True):
@@ -148,6 +150,7 @@ def wire_sessions(
                 turn.agent,
                 lived[number].held,
                 lived[number].answer if is_live else "",
+                planned.places[number] if planned.places else None,
             )
             for number, turn in enumerate(planned.session.turns)
         )

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from bakeoff.engines import Server
+from bakeoff.engines.base import PrefixCacheFacts, ReportsPrefixCache
 from bakeoff.harness.calibration.client_error import Shape, median_of, spread_of
 from bakeoff.harness.client import Closed, Fleet, Issue, LoadResult, decode_stream
 from bakeoff.harness.client.fleet import LoadOrder, Share
@@ -28,6 +29,7 @@ from bakeoff.harness.traffic.plan_file import PlanFile
 from bakeoff.harness.traffic.planner import Traffic, is_steady
 from bakeoff.harness.traffic.play import share_by
 from bakeoff.harness.traffic.steady import Encode, SteadyTraffic, ramp_record, share_of
+from bakeoff.harness.verdict.cache_gap import cache_gaps
 from bakeoff.harness.verdict.judge import Evidence, client_faults, judge
 from bakeoff.harness.verdict.rules import broken_afterwards, rules_record
 from bakeoff.results.files.jsonl import Appender
@@ -35,6 +37,7 @@ from bakeoff.results.log.store import RunFolder, TrialFolder
 from bakeoff.results.metrics import latency, under_load
 from bakeoff.results.records import (
     Cache,
+    CacheGaps,
     ClientError,
     Load,
     Outcome,
@@ -185,7 +188,7 @@ class TrialRunner:
             briefly = functools.partial(self._briefly, under_test, record, traffic)
             missing = await record_kernels(under_test.engine, under_test.server, folder, briefly)
             record = msgspec.structs.replace(record, kernels_missing=missing)
-        return await self._judged(record, folder, under_test, str(death) if death else None, loss)
+        return await self._judged(record, folder, under_test, traffic, str(death) if death else None, loss)
 
     async def _briefly(
         self, under_test: EngineUnderTest, record: TrialRecord, traffic: Traffic, folder: TrialFolder
@@ -344,7 +347,13 @@ class TrialRunner:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _judged(
-        self, record: TrialRecord, folder: TrialFolder, under_test: EngineUnderTest, death: str | None, loss: str | None
+        self,
+        record: TrialRecord,
+        folder: TrialFolder,
+        under_test: EngineUnderTest,
+        traffic: Traffic,
+        death: str | None,
+        loss: str | None,
     ) -> TrialRecord:
         """Decode the log, store the requests, and fill in the client's error, verdict and findings."""
         tokenizer = self._tokenizer if self._tokenizer and self._tokenizer.is_exact else None
@@ -376,8 +385,26 @@ class TrialRunner:
         return msgspec.structs.replace(
             record, verdict=verdict, findings=findings, client_error=error, uncalibrated=why,
             abandoned_requests=sum(request.outcome in _ABANDONED for request in requests),
+            cache_gaps=await self._world.in_thread(self._cache_gaps, record, requests, under_test, traffic),
             files=await self._world.in_thread(folder.stored_files),
         )  # fmt: skip
+
+    def _cache_gaps(
+        self, record: TrialRecord, requests: Sequence[RequestRecord], under_test: EngineUnderTest, traffic: Traffic
+    ) -> CacheGaps | None:
+        """Why the prefix cache hits less than it could; None where prompts share nothing."""
+        if not traffic.endless.hit_tokens or record.profiled:
+            return None
+        engine, workload = under_test.engine, self._experiment.workload
+        reports = isinstance(engine, ReportsPrefixCache)
+        return cache_gaps(
+            requests,
+            record.window,
+            traffic.endless,
+            engine.prefix_cache_in(under_test.description.details) if reports else PrefixCacheFacts(),
+            is_live=workload.history == "live",
+            is_salted=bool(workload.options.get("salt")),
+        )
 
     async def _client_error(self, record: TrialRecord, evidence: Evidence) -> tuple[ClientError | None, str | None]:
         """The client's error at this engine's pace under this load, or why it is unknown; measured once for each."""

@@ -1,14 +1,15 @@
 """A plan of sessions in a file, written only as far as it is needed and checked while writing."""
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
 from bakeoff.harness.host.threads import check_cancelled
 from bakeoff.results.files.frames import FrameAppender, FrameLog
-from bakeoff.workloads import EndlessCache, PlanHash, PlannedSession, PromptReader
+from bakeoff.workloads import EndlessCache, PlanHash, PlannedSession, PromptPlace, PromptReader, Turn
 
 _FLUSH_BYTES = 1 << 22
 
@@ -69,8 +70,9 @@ class PlanFile:
                 if planned is None:
                     self.has_ended = True
                     break
-                unflushed_bytes += self._count(planned)
-                file.append(planned)
+                size, places = self._count(planned)
+                unflushed_bytes += size
+                file.append(msgspec.structs.replace(planned, places=places))
                 if unflushed_bytes > _FLUSH_BYTES:
                     file.flush()
                     unflushed_bytes = 0
@@ -84,8 +86,8 @@ class PlanFile:
         """Remove the file."""
         self._path.unlink(missing_ok=True)
 
-    def _count(self, planned: PlannedSession) -> int:
-        """Add a session to the counts and hashes; returns its approximate size in bytes."""
+    def _count(self, planned: PlannedSession) -> tuple[int, tuple[PromptPlace, ...]]:
+        """Add a session to the counts and hashes; returns its approximate size in bytes, and its prompts' places."""
         self.sessions += 1
         self._hash.add(planned)
         turns = [
@@ -99,10 +101,16 @@ class PlanFile:
         ]
         self._shape.update(msgspec.json.encode((planned.session.id, planned.offset_s, turns)))
         size = 0
+        places: list[PromptPlace] = []
+        last: dict[str, tuple[Turn, list[int]]] = {}
         for number, turn in enumerate(planned.session.turns):
             self._turns += number
             ids = self._reader.ids(turn)
             self._cache.add(ids)
+            before = last.get(turn.agent)
+            shared = common_tokens(before[1], ids) if before else 0
+            places.append(PromptPlace(self._cache.last_block, shared, before is not None and goes_on(before[0], turn)))
+            last[turn.agent] = turn, ids
             self.requests += 1
             self.prompt_tokens += len(ids)
             self.output_tokens += turn.output_tokens
@@ -111,4 +119,20 @@ class PlanFile:
                 self.off_length += 1
                 example = f"{planned.session.id}: {len(ids)} tokens where {turn.input_tokens} were meant"
                 self.off_example = self.off_example or example
-        return size
+        return size, tuple(places)
+
+
+def goes_on(before: Turn, turn: Turn) -> bool:
+    """Whether a prompt was written to begin with all of another one."""
+    if before.messages is not None and turn.messages is not None:
+        return turn.messages[: len(before.messages)] == before.messages
+    if before.prompt is not None and turn.prompt is not None and turn.passages is None:
+        return turn.prompt.startswith(before.prompt)
+    return False
+
+
+def common_tokens(first: Sequence[int], second: Sequence[int]) -> int:
+    """Number of equal leading tokens."""
+    a, b = (np.asarray(ids[: min(len(first), len(second))]) for ids in (first, second))
+    different = np.flatnonzero(a != b)
+    return int(different[0]) if different.size else len(a)

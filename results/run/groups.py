@@ -59,13 +59,18 @@ def by_agent(run: Run) -> list[RequestGroup]:
 
 def by_turn(run: Run) -> list[RequestGroup]:
     """The groups by position in the session; none if every session has one request."""
-    groups = list(_grouped(run, lambda request: _range(request.turn + 1, _TURNS, "turn")))
+    groups = list(_grouped(run, lambda request: turn_range(request.turn)))
     return groups if any(group.name != "turn 1" for group in groups) else []
 
 
 def by_prompt(run: Run) -> list[RequestGroup]:
     """The groups by length of the prompt."""
     return list(_grouped(run, lambda request: _range(prompt_length(request), _TOKENS, "prompt tokens")))
+
+
+def turn_range(turn: int) -> Name | None:
+    """The group of a position in the session, from 0."""
+    return _range(turn + 1, _TURNS, "turn")
 
 
 def _range(value: int | None, ends: Sequence[int], unit: str) -> Name | None:
