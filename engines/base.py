@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import msgspec
 
 from bakeoff.engines.access import Access
+from bakeoff.engines.addresses import Address
 from bakeoff.engines.deployment import Deployment, header_problem
 from bakeoff.engines.dialects import Dialect
 from bakeoff.engines.errors import BadOption
@@ -80,7 +81,7 @@ class Engine(Protocol):
 
     @property
     def url(self) -> str | None:
-        """Address of a running server; None if the engine is launched."""
+        """Address of a running server, the first that gets requests if it has several; None if it is launched."""
         ...
 
     @property
@@ -113,6 +114,23 @@ class Engine(Protocol):
     async def describe(self, server: Server) -> dict[str, Any]:
         """``version`` and other identification, from a ready server or its package."""
         ...
+
+
+@runtime_checkable
+class SupportsAddresses(Protocol):
+    """An engine that can run at several addresses."""
+
+    @property
+    def addresses(self) -> Sequence[Address]:
+        """All addresses of a running engine, as :func:`base_url` returns them; empty if it is launched."""
+        ...
+
+
+def addresses_of(engine: Engine) -> Sequence[Address]:
+    """All addresses of a running engine; empty if it is launched."""
+    if isinstance(engine, SupportsAddresses):
+        return engine.addresses
+    return [Address(engine.url)] if engine.url else []
 
 
 @runtime_checkable
@@ -287,7 +305,7 @@ def access_to(deployment: Deployment, key_header: str = "authorization") -> Acce
         BadOption: the environment variable of the key is not set.
     """
     headers = {name.lower(): value for name, value in deployment.headers.items()}
-    parts = urllib.parse.urlsplit(deployment.url or "")
+    parts = urllib.parse.urlsplit(deployment.address or "")
     if parts.username is not None:
         user, password = urllib.parse.unquote(parts.username), urllib.parse.unquote(parts.password or "")
         token = base64.b64encode(f"{user}:{password}".encode()).decode()
@@ -304,5 +322,10 @@ def access_to(deployment: Deployment, key_header: str = "authorization") -> Acce
                 "has; export the key alone"
             )
         headers[key_header] = f"Bearer {key}" if key_header == "authorization" else key
-    path = urllib.parse.urlsplit(base_url(deployment.url)).path if deployment.url else ""
-    return Access(headers, parts.query, is_versioned=any(map(_VERSION.fullmatch, path.split("/"))))
+    own_version = deployment.address is not None and is_versioned(deployment.address)
+    return Access(headers, parts.query, is_versioned=own_version)
+
+
+def is_versioned(url: str) -> bool:
+    """Whether an address ends in a version of its own, in place of the ``/v1`` of paths."""
+    return any(map(_VERSION.fullmatch, urllib.parse.urlsplit(base_url(url)).path.split("/")))

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import psutil
 
+from bakeoff.engines.addresses import Address, Balance, problem_of, targets_of
 from bakeoff.engines.secrets import names_secret
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -50,6 +51,10 @@ class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
 
     url: str | None = None
     """Address of a running server, with or without the final ``/v1``; nothing is launched then."""
+    urls: list[Address] = []
+    """Several addresses of a running engine, in place of ``url``."""
+    balance: Balance | None = None
+    """How the client divides requests among several replicas; the default is ``round-robin``."""
     port: int | None = None
     """Port on 127.0.0.1 for a launched engine; the default is a free one."""
     served_model_name: str | None = None
@@ -76,19 +81,23 @@ class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     ready_timeout_s: float | None = None
     """Limit on the time until ready, in seconds; the default depends on the adapter."""
 
+    @property
+    def addresses(self) -> Sequence[Address]:
+        """Where a running engine is reached; none if it is launched."""
+        return self.urls or ([Address(self.url)] if self.url else [])
+
+    @property
+    def address(self) -> str | None:
+        """The first address that gets requests; None if the engine is launched."""
+        return next((target.url for target in targets_of(self.addresses)), None)
+
     def secrets(self) -> list[str]:
         """All values that must never be written or shown."""
-        try:
-            parts = urllib.parse.urlsplit(self.url or "")
-        except ValueError:  # base_url refuses it; its password is somewhere in it
-            parts = urllib.parse.urlsplit("")
-        user = parts.username if parts.username and not parts.password else None
-        query_values = [parts.query, *(value for _, value in urllib.parse.parse_qsl(parts.query))]
-        of_url = [form for text in (user, parts.password) if text for form in (text, urllib.parse.unquote(text))]
+        urls = [url for address in self.addresses for url in (address.url, address.metrics) if url]
+        of_urls = [secret for url in urls for secret in _secrets_in(url)]
         named = [value for name, value in self.env.items() if names_secret(name)]
         inherited = [os.environ.get(name, "") for name in (self.api_key_env, *self.inherit) if name]
-        malformed = [self.url] if self.url and "@" in self.url and not parts.netloc else []
-        return [*of_url, *malformed, *query_values, *named, *self.headers.values(), *inherited]
+        return [*of_urls, *named, *self.headers.values(), *inherited]
 
     def gpus(self, environ: Mapping[str, str]) -> str | None:
         """GPUs of this machine that it may use, as in ``CUDA_VISIBLE_DEVICES``; None for all, "" for none.
@@ -96,7 +105,7 @@ class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
         Args:
             environ: environment of a local process.
         """
-        if self.ssh or (self.url and not is_here(_host(self.url))):
+        if self.ssh or (self.addresses and not any(is_here(_host(address.url)) for address in self.addresses)):
             return ""
         if self.container is None:
             return environ.get("CUDA_VISIBLE_DEVICES")
@@ -105,7 +114,7 @@ class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
 
     def problem(self) -> str | None:
         """The first contradiction between settings, or None."""
-        ways = [name for name in ("url", "container", "ssh") if getattr(self, name) is not None]
+        ways = [name for name in ("url", "urls", "container", "ssh") if getattr(self, name) not in (None, [])]
         own = ("environment", "program", "args", "env", "inherit", "port")
         launching = [name for name in own if getattr(self, name)]
         flags = (word for word in self.args if word.startswith("-"))
@@ -113,7 +122,11 @@ class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
         exposed = _variable_with_secret(self.container.args) if self.container else None
         checks = (
             (len(ways) < 2, f"an engine has only one of {' and '.join(ways)}"),
-            (self.url is None or not launching, f"{', '.join(launching)} cannot be set of an engine that runs already"),
+            (
+                not (self.addresses and launching),
+                f"{', '.join(launching)} cannot be set of an engine that runs already",
+            ),
+            (not (wrong := problem_of(self.urls, self.balance)), wrong),
             (not secret_flag, f"args: {_name(secret_flag)} would show its value in the process list; give it in env"),
             (not exposed, f"container.args: {exposed} would show its value in the process list; give it in env"),
             (self.container is None or not (self.environment or self.program),
@@ -155,6 +168,18 @@ def is_here(host: str) -> bool:
         return False
     own = {address.address for addresses in psutil.net_if_addrs().values() for address in addresses}
     return any(address in own or ipaddress.ip_address(address).is_loopback for address in resolved)
+
+
+def _secrets_in(url: str) -> list[str]:
+    """User without a password, password and query values of an address; the whole address if it is malformed."""
+    try:
+        parts = urllib.parse.urlsplit(url)
+    except ValueError:  # base_url refuses it; its password is somewhere in it
+        return [url] if "@" in url else []
+    user = parts.username if parts.username and not parts.password else None
+    query_values = [parts.query, *(value for _, value in urllib.parse.parse_qsl(parts.query))]
+    own = [form for text in (user, parts.password) if text for form in (text, urllib.parse.unquote(text))]
+    return [*own, *([url] if "@" in url and not parts.netloc else []), *query_values]
 
 
 def _name(word: str) -> str:

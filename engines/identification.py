@@ -42,7 +42,7 @@ async def identify(deployment: Deployment, adapter: str | None = None) -> Identi
         NotIdentified: the server does not answer, its answers do not identify adapter and model, or an adapter of
             another package fails to tell.
     """
-    address = base_url(deployment.url or "")
+    address = base_url(deployment.address or "")
     await require_listener(address)
     kinds = [kind for name in ([adapter] if adapter else adapter_names()) if (kind := _server_class(name))]
     paths = sorted({path for kind in kinds for path in kind.identity_pages})

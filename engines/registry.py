@@ -16,7 +16,7 @@ from bakeoff.engines.adapters.tgi import TgiEngine
 from bakeoff.engines.adapters.transformers import TransformersEngine
 from bakeoff.engines.adapters.triton import TritonEngine
 from bakeoff.engines.adapters.vllm import VllmEngine
-from bakeoff.engines.base import Engine, Model, Setup, SupportsCheck
+from bakeoff.engines.base import Engine, Model, Setup, SupportsAddresses, SupportsCheck
 from bakeoff.engines.deployment import Deployment
 from bakeoff.engines.dialects import Dialect
 from bakeoff.engines.errors import BadAdapter, BadOption, UnknownEngine
@@ -154,6 +154,8 @@ def engine(
     """
     made = adapter_class(adapter)(_setup(adapter, model, options, spec, deployment))
     _require(made, _members(Engine), adapter)
+    if deployment.urls and not isinstance(made, SupportsAddresses):
+        raise BadOption(f"engine '{adapter}' can only run at one address; give it as url")
     _require(made.dialect, _members(Dialect), adapter)
     try:
         setattr(made, "dialect", ShapedDialect(made.dialect, request))  # noqa: B010  (read-only for all others)

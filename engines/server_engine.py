@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from bakeoff.engines.base import NoOptions, Setup, access_to, base_url
+from bakeoff.engines.addresses import Address, targets_of
+from bakeoff.engines.base import NoOptions, Setup, access_to, base_url, is_versioned
 from bakeoff.engines.build import build_of, image_id
 from bakeoff.engines.deployment import Container, Deployment, Ssh
 from bakeoff.engines.dialects import Dialect
@@ -86,7 +87,10 @@ class ServerEngine:
         self.setup = setup
         self.dialect = self.dialect_for(setup)
         deployment = setup.deployment
-        self.url = base_url(deployment.url) if deployment.url else None
+        self.addresses: Sequence[Address] = [
+            msgspec.structs.replace(address, url=base_url(address.url)) for address in deployment.addresses
+        ]
+        self.url = next((target.url for target in targets_of(self.addresses)), None)
         self.access = access_to(deployment, self.key_header)
         self._inherited = _inherited(deployment)
         self.setting = Setting() if self.url else spelt(setup.spec, self.spellings, self.adapter)
@@ -101,9 +105,12 @@ class ServerEngine:
         """
         if problem := setup.deployment.problem():
             raise BadOption(f"engine '{cls.adapter}': {problem}")
-        if setup.deployment.url:
-            base_url(setup.deployment.url)
-        if setup.deployment.url is None:
+        addresses = setup.deployment.addresses
+        if len({is_versioned(address.url) for address in addresses}) > 1:
+            raise BadOption(
+                f"engine '{cls.adapter}': some of urls end in a version of their own and others do not; make them alike"
+            )
+        if not addresses:
             spelt(setup.spec, cls.spellings, cls.adapter)
 
     @classmethod

@@ -149,6 +149,8 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """When the first byte of the request was passed to the socket."""
     sent_bytes: int | None = None
     """Size of its body."""
+    address: str | None = None
+    """Label of the address that it was sent to, such as ``host:port``; None if its engine gets requests at one."""
     is_resent: bool = False
     """Whether it was sent again on a new connection, since the server closed a used one without a byte of an answer."""
     status: int | None = None
@@ -241,7 +243,9 @@ class TelemetryRecord(msgspec.Struct, frozen=True):
 
     t_ns: int
     source: str
-    """``engine``, ``client``, ``host``, ``cpu``, ``gpu0``…, ``memory`` (once) or ``sampler`` (its own missed ticks)."""
+    """``engine``, ``client``, ``host``, ``cpu``, ``gpu0``…, ``memory`` (once) or ``sampler`` (its own missed ticks).
+    The engine's metrics page is ``server``; with several addresses, ``server``, ``router``, ``prefill`` or ``decode``,
+    and the label of the address behind a space."""
     values: dict[str, float | int | str | None]
     reasons: dict[str, str] = {}
 
@@ -335,6 +339,19 @@ class Slo(msgspec.Struct, frozen=True, omit_defaults=True):
     """To the first token that a user sees: of text or a tool call, not of reasoning."""
 
 
+class AddressDescription(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One of several addresses of an engine."""
+
+    label: str
+    """``host:port``; of its requests and its telemetry."""
+    role: str
+    """``router``, ``replica``, ``prefill`` or ``decode``."""
+    url: str
+    version: str | None = None
+    settings: dict[str, Any] = {}
+    """As in :class:`EngineDescription`; empty for an address that gets no requests of the client."""
+
+
 class EngineDescription(msgspec.Struct, frozen=True, omit_defaults=True):
     """Description of the measured engine: enough to start it again."""
 
@@ -347,6 +364,11 @@ class EngineDescription(msgspec.Struct, frozen=True, omit_defaults=True):
     env: dict[str, str] = {}
     """Variables set for it in addition to the harness's own environment; secrets are masked."""
     url: str | None = None
+    """Address of a running engine; the first that gets requests, if it has several."""
+    addresses: list[AddressDescription] = []
+    """Empty if it has one."""
+    balance: str | None = None
+    """How the client divided requests among several of them; None if one gets all."""
     model: str | None = None
     model_sha256: str | None = None
     settings: dict[str, Any] = {}

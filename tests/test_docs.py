@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 
 from bakeoff.engines import EngineSpec, Speculation, adapter_names
+from bakeoff.engines.addresses import Address, Balance, Role
 from bakeoff.engines.deployment import Container, Ssh
 from bakeoff.harness.cli import make_app
 from bakeoff.harness.experiment.config import (
@@ -111,12 +112,12 @@ def test_every_key_of_the_experiment_file_is_described():
     text = (ROOT / "docs/experiment.md").read_text(encoding="utf-8")
     kinds: tuple[type[msgspec.Struct], ...] = (
         Experiment, EngineConfig, ModelConfig, WorkloadConfig, TrialConfig, ClientConfig,
-        QualityConfig, Load, Slo, EngineSpec, Speculation, Container, Ssh,
+        QualityConfig, Load, Slo, EngineSpec, Speculation, Container, Ssh, Address,
     )  # fmt: skip
     keys = {key for kind in kinds for key in kind.__struct_fields__}
     assert {key for key in keys if f"`{key}`" not in text and f"[{key}]" not in text} == set()
     text += (ROOT / "docs/workloads.md").read_text(encoding="utf-8")
-    for name in (*adapter_names(), *workload_names(), *ARRIVALS):
+    for name in (*adapter_names(), *workload_names(), *ARRIVALS, *Role, *Balance):
         assert f"`{name}`" in text
 
 

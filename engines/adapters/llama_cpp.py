@@ -172,7 +172,7 @@ class LlamaCppEngine(GgufEngine):
         """See :class:`~bakeoff.engines.server_engine.ServerEngine`; also checks slots and splits."""
         super().check(setup)
         spec = setup.spec
-        if setup.deployment.url is not None:
+        if setup.deployment.address is not None:
             return
         if spec.max_num_seqs and not spec.max_model_len:
             raise BadOption(

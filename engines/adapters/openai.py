@@ -55,7 +55,7 @@ class OpenAiEngine(AddressEngine):
     def dialect_for(cls, setup: Setup) -> Dialect:
         """The dialect of the options ``api`` and ``official``."""
         options: OpenAiOptions = setup.options
-        host = urllib.parse.urlsplit(setup.deployment.url or "").hostname
+        host = urllib.parse.urlsplit(setup.deployment.address or "").hostname
         official = host == _SERVICE if options.official is None else options.official
         if options.api == "responses":
             return ResponsesDialect(official=official)

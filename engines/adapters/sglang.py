@@ -221,9 +221,9 @@ def _flags(options: SglangOptions) -> Sequence[str]:
 
 
 def _notes(setup: Setup) -> Iterator[str]:
-    if setup.deployment.url is None:
+    if setup.deployment.address is None:
         yield "SGLang runs with metrics and cache-hit reports on; both are off by default and cost a little"
-    if setup.deployment.url is None and setup.spec.memory_fraction is not None:
+    if setup.deployment.address is None and setup.spec.memory_fraction is not None:
         yield "SGLang's memory_fraction covers weights and KV cache only; other engines include activations and graphs"
     if setup.options.api == "native" and not setup.options.incremental_streaming_output:
         yield "SGLang's /generate repeats the whole answer in every event: bytes grow with the square of its length"

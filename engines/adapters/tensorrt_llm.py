@@ -142,7 +142,7 @@ class TensorRtLlmEngine(ServerEngine):
             BadOption: as there; or the configuration file is impossible, as for :meth:`_file_config`.
         """
         super().check(setup)
-        if setup.deployment.url is None:
+        if setup.deployment.address is None:
             cls._file_config(setup)
 
     def __init__(self, setup: Setup) -> None:
@@ -212,7 +212,7 @@ class TensorRtLlmEngine(ServerEngine):
 def _observes(setup: Setup) -> bool:
     """Whether iteration statistics are collected and read."""
     enabled: bool | None = setup.options.enable_iter_perf_stats
-    return enabled if enabled is not None else not (setup.deployment.url or setup.deployment.ssh)
+    return enabled if enabled is not None else not (setup.deployment.address or setup.deployment.ssh)
 
 
 def _observed(setup: Setup) -> dict[str, bool]:
@@ -228,11 +228,11 @@ def _metrics(setup: Setup) -> MetricsSource | None:
 
 def _notes(setup: Setup) -> Iterator[str]:
     spec = setup.spec
-    if setup.deployment.url:
+    if setup.deployment.address:
         yield "it runs already: block reuse, chunked prefill and memory fraction are as it was started"
     elif spec.enable_prefix_caching is not False:
         yield "block reuse is on and no call empties it: only prompts with new text keep a trial cold"
-    if spec.enable_chunked_prefill is None and not setup.deployment.url:
+    if spec.enable_chunked_prefill is None and not setup.deployment.address:
         yield "chunked prefill is off unless enable_chunked_prefill says so; vLLM has it on"
     if spec.memory_fraction is not None:
         yield "memory_fraction is of the GPU memory that is free after loading the model; vLLM's is of the total"

@@ -142,7 +142,7 @@ class TgiEngine(ServerEngine):
         """With quantization, the engine chooses the dtype itself."""
         super().check(setup)
         spec = setup.spec
-        if setup.deployment.url is None and spec.quantization and spec.dtype not in {None, "auto"}:
+        if setup.deployment.address is None and spec.quantization and spec.dtype not in {None, "auto"}:
             raise BadOption(f"engine '{cls.adapter}' takes dtype or quantization, not both; leave one out")
 
     def command(self) -> Sequence[str]:

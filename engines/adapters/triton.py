@@ -101,7 +101,7 @@ class TritonEngine(ServerEngine):
         """
         super().check(setup)
         deployment = setup.deployment
-        if deployment.url:
+        if deployment.address:
             return
         if not (deployment.program or deployment.container or deployment.ssh):
             raise BadOption(f"engine '{cls.adapter}' needs a way to start; set program, container or ssh, or give url")

@@ -23,10 +23,12 @@ from bakeoff.harness.cli.options import (
     Out,
     Ray,
     Source,
+    Texts,
     Workers,
     WorkloadOptions,
     print_line,
     print_notice,
+    texts,
 )
 
 if TYPE_CHECKING:
@@ -137,8 +139,9 @@ def _differences(a: str, b: str) -> "list[Difference]":
 
 
 def bench(
-    url: str,
+    url: Texts,
     *,
+    balance: str | None = None,
     engine: str | None = None,
     model: str | None = None,
     tokenizer: str | None = None,
@@ -177,7 +180,10 @@ def bench(
     Parameters
     ----------
     url
-        Base URL of the server.
+        Base URL of the server. Give several for replicas of one engine, among which the client divides its requests.
+    balance
+        How requests are divided among several --url: round-robin, least-in-flight, by-session or prefix-aware.
+        Default: round-robin.
     engine
         Adapter that speaks the server's API; see bakeoff engines list. Default: detected.
     model
@@ -242,6 +248,7 @@ def bench(
     out
         Parent of the new run folder.
     """
+    from bakeoff.engines.addresses import Balance
     from bakeoff.engines.base import base_url
     from bakeoff.harness.errors import BadExperiment
     from bakeoff.harness.experiment.bench import identified, json_object, split_headers
@@ -257,7 +264,16 @@ def bench(
     request = {name: value for name, value in given.items() if value is not None}
     request |= {"body": json_object(extra_body, "--extra-body"), "headers": headers, "stream": stream}
     selected = select(workload, option or [])
-    server = {"url": url, "headers": secret_headers} | ({"api_key_env": api_key_env} if api_key_env else {})
+    urls = texts(url)
+    if not urls:
+        raise BadExperiment("bench needs the address of a server; give --url")
+    if balance is not None and len(urls) == 1:
+        raise BadExperiment("--balance divides requests among several addresses; give --url for each of them")
+    if balance is not None and balance not in set(Balance):
+        raise BadExperiment(f"--balance must be one of {', '.join(Balance)}, not '{balance}'")
+    replicas = {"urls": [{"url": each} for each in urls]} | ({"balance": balance} if balance is not None else {})
+    server = {"headers": secret_headers} | (replicas if len(urls) > 1 else {"url": urls[0]})
+    server |= {"api_key_env": api_key_env} if api_key_env else {}
     longest_s = TrialConfig().max_window_s
     data = {
         "name": name,
@@ -277,13 +293,13 @@ def bench(
         "client": {"calibrate": calibrate, "ray": ray, "workers": workers},
         "quality": {"samples": 0},  # nothing here names the model's weights
     }
-    experiment, listed = identified(data, url=url, engine=engine, model=model, tokenizer=tokenizer)
+    experiment, listed = identified(data, url=urls[0], engine=engine, model=model, tokenizer=tokenizer)
     if listed and experiment.model.name not in listed:
         # Not an error, because gateways know names that they do not list.
         print_notice(f"the server does not list a model '{model}'; it lists {', '.join(listed[:5])}")
     if None in {engine, model, tokenizer}:
         adapter, served = experiment.engines[0].adapter, experiment.model
-        print_line(f"{base_url(url)}: {adapter}, model {served.name}, tokenizer {served.tokenizer}")
+        print_line(f"{', '.join(map(base_url, urls))}: {adapter}, model {served.name}, tokenizer {served.tokenizer}")
     return _measured(profiling(experiment) if profile else experiment, out)
 
 

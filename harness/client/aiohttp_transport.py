@@ -35,7 +35,7 @@ class AiohttpTransport:
                 trace_configs=[_dial_stamps()],
             )  # fmt: skip
 
-    def prepare(self, request: HttpRequest) -> HttpRequest:
+    def prepare(self, request: HttpRequest, conversation: str = "") -> HttpRequest:  # noqa: ARG002
         """The request itself: aiohttp encodes it when it sends it."""
         return request
 

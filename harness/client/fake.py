@@ -49,7 +49,7 @@ class ScriptedTransport:
     async def open(self, connections: int, *, growing: bool = False) -> None:
         """Do nothing: there are no connections."""
 
-    def prepare(self, request: HttpRequest) -> HttpRequest:
+    def prepare(self, request: HttpRequest, conversation: str = "") -> HttpRequest:  # noqa: ARG002
         """The request itself."""
         return request
 

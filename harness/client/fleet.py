@@ -24,6 +24,7 @@ from bakeoff.harness.client.local_worker import LocalWorker
 from bakeoff.harness.client.loop_lag import BUSY_SHARE
 from bakeoff.harness.client.orders import (
     Closed,
+    Division,
     Done,
     Finish,
     Format,
@@ -101,12 +102,13 @@ class LoadOrder(msgspec.Struct, frozen=True):
     """One load for the whole fleet.
 
     Attributes:
-        base_url: of the engine.
+        base_url: of the engine; where requests go, unless they are divided.
         share: the load on the fleet as a whole.
         timeout_s: limit for one exchange.
         phase: recorded with its requests.
         transport: ``http`` or ``aiohttp``.
         format: wire format of the answers; None if the load need not know which of them failed.
+        division: several addresses that every worker divides its requests among; None for ``base_url`` alone.
         access: credentials for every request; sent to the workers over their pipes, never written to a file.
     """
 
@@ -117,6 +119,7 @@ class LoadOrder(msgspec.Struct, frozen=True):
     transport: str = "http"
     access: Access = Access()
     format: Format | None = None
+    division: Division | None = None
 
 
 class LoadResult(msgspec.Struct, frozen=True):
@@ -247,6 +250,7 @@ class Fleet:
             await worker.host.send(
                 Prepare(
                     base_url=order.base_url,
+                    division=order.division,
                     access=order.access,
                     log=worker.host.remote_path(worker.log),
                     sessions=sessions,

@@ -54,7 +54,7 @@ class HttpTransport:
         """See :class:`~bakeoff.harness.client.transport.Transport`."""
         await self._pool.fill(connections, growing=growing)
 
-    def prepare(self, request: HttpRequest) -> bytes:
+    def prepare(self, request: HttpRequest, conversation: str = "") -> bytes:  # noqa: ARG002
         """The bytes of the request."""
         path = f"{self._prefix}{self._access.path(request.path)}"
         lines = [f"POST {path} HTTP/1.1", f"host: {self._host_header}"]

@@ -7,11 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
+
+from bakeoff.harness.client.balancing import Balancer, balancer
+from bakeoff.harness.client.divided_transport import DividedTransport
 from bakeoff.harness.client.driver import Driver, Issue
 from bakeoff.harness.client.idle_caps import IdleCaps
 from bakeoff.harness.client.orders import (
     ClockTime,
     Closed,
+    Division,
     Done,
     Finish,
     Go,
@@ -55,7 +60,7 @@ class LoadEnvironment(Protocol):
     """The parts of a worker that depend on where it runs."""
 
     def transport(self, order: Prepare) -> Transport:
-        """A transport to the engine of a load."""
+        """A transport to the ``base_url`` of an order."""
         ...
 
     def clock(self) -> Clock:
@@ -81,6 +86,7 @@ class LoadRunner:
         self._go: asyncio.Future[int] | None = None
         self._load: asyncio.Task[Done] | None = None
         self._driver: Driver | None = None
+        self._balancer: tuple[Division, Balancer] | None = None
 
     async def execute(self, order: Order) -> None:
         """Execute one order; its reply follows when it is known."""
@@ -116,7 +122,7 @@ class LoadRunner:
             await asyncio.wait([self._load])
 
     async def _run(self, order: Prepare, go: asyncio.Future[int]) -> Done:
-        transport, clock = self._environment.transport(order), self._environment.clock()
+        transport, clock = self._transport(order), self._environment.clock()
         meter = self._environment.meter(clock)
 
         async def begin() -> int:
@@ -138,6 +144,18 @@ class LoadRunner:
                 meter.close()
                 clock.close()
                 await transport.close()
+
+    def _transport(self, order: Prepare) -> Transport:
+        """A transport to the address or the addresses of a load."""
+        division = order.division
+        if division is None:
+            return self._environment.transport(order)
+        labels = [target.label for target in division.targets]
+        if self._balancer is None or self._balancer[0] != division:
+            self._balancer = division, balancer(division.balance, labels)
+        orders = (msgspec.structs.replace(order, base_url=url) for url in order.base_urls)
+        # Kept from load to load: what was sent to an address before the load is in its cache.
+        return DividedTransport(labels, [self._environment.transport(part) for part in orders], self._balancer[1])
 
     async def _drive(self, driver: Driver, order: Prepare) -> Issue:
         match order.load:

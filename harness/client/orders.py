@@ -6,6 +6,7 @@ import msgspec
 
 from bakeoff import engines
 from bakeoff.engines import Access
+from bakeoff.engines.addresses import Balance
 from bakeoff.engines.dialects import Dialect
 from bakeoff.engines.errors import UnknownEngine
 from bakeoff.results.records import Pace, Phase, TelemetryRecord
@@ -68,10 +69,26 @@ class Format(msgspec.Struct, frozen=True):
             return None
 
 
+class Target(msgspec.Struct, frozen=True):
+    """One of the addresses that a load goes to."""
+
+    label: str
+    """Recorded with its requests."""
+    base_url: str
+
+
+class Division(msgspec.Struct, frozen=True):
+    """How each worker divides its requests among several addresses."""
+
+    targets: tuple[Target, ...]
+    balance: Balance = Balance.ROUND_ROBIN
+
+
 class Prepare(msgspec.Struct, frozen=True, tag="prepare"):
     """Prepare a load: open connections, read ahead. The reply is :class:`Ready`."""
 
     base_url: str
+    """Where requests go, unless they are divided."""
     access: Access
     """Credentials for every request."""
     log: str
@@ -87,6 +104,13 @@ class Prepare(msgspec.Struct, frozen=True, tag="prepare"):
     """Wire format of the answers, to find failures in them; None to look only at statuses and connections."""
     begun: Pool | None = None
     """Steady load: the sessions in progress at its start; those of a closed loop occupy its slots."""
+    division: Division | None = None
+    """Several addresses; None for ``base_url`` alone."""
+
+    @property
+    def base_urls(self) -> tuple[str, ...]:
+        """Every address that the load goes to."""
+        return tuple(target.base_url for target in self.division.targets) if self.division else (self.base_url,)
 
 
 class Go(msgspec.Struct, frozen=True, tag="go"):

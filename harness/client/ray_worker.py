@@ -92,11 +92,12 @@ class RayWorker:
         Raises:
             ClientFailed: the node is gone, or cannot reach the engine.
         """
-        if isinstance(order, Prepare) and not self._shares_loopback and _is_loopback(order.base_url):
-            raise ClientFailed(
-                f"the client worker on {self.host} cannot reach {order.base_url}, which is only on this machine; "
-                "start the engine where every node reaches it and give its url in the engine's options"
-            )
+        if isinstance(order, Prepare) and not self._shares_loopback:
+            for url in filter(_is_loopback, order.base_urls):
+                raise ClientFailed(
+                    f"the client worker on {self.host} cannot reach {url}, which is only on this machine; "
+                    "start the engine where every node reaches it and give its url in the engine's options"
+                )
         await self._call("send", msgspec.json.encode(order) + b"\n")
 
     async def reply(self) -> Reply:

@@ -67,7 +67,8 @@ class PreparedSession:
                 body, held = self._bodies.build(number), self.wire.turns[number].held
                 if held:
                     body = filled(body, self.wire.nonce, {turn: self._answer(turn) for turn in held})
-                self._prepared[number] = self._transport.prepare(self.wire.request(number, body))
+                request = self.wire.request(number, body)
+                self._prepared[number] = self._transport.prepare(request, self.wire.conversation(number))
 
     def prepare_after(self, number: int) -> None:
         """Prepare the requests that wait for turn ``number``, which is being answered."""

@@ -71,6 +71,7 @@ class RequestInFlight(StreamLog):
             dial_end_ns=self.dial_end_ns,
             sent_ns=self.sent_ns,
             sent_bytes=turn.body.size,
+            address=self.address,
             is_resent=self.is_resent,
             status=self.status,
             is_streamed=self.is_streamed,

@@ -28,12 +28,14 @@ class StreamLog:
     """
 
     __slots__ = (
-        "detail", "dial_end_ns", "dial_start_ns", "end", "ended_ns", "is_resent", "limit_bytes", "read_ns", "reads",
-        "received_bytes", "sent_ns", "status",
+        "address", "detail", "dial_end_ns", "dial_start_ns", "end", "ended_ns", "is_resent", "limit_bytes", "read_ns",
+        "reads", "received_bytes", "sent_ns", "status",
     )  # fmt: skip
 
     def __init__(self, limit_bytes: int = MIN_LIMIT_BYTES) -> None:
         self.limit_bytes = limit_bytes
+        self.address: str | None = None
+        """Label of the address that it was sent to; None if there is only one."""
         self.received_bytes = 0
         """Of the response so far."""
         self.dial_start_ns: int | None = None
@@ -73,8 +75,13 @@ class Transport(Protocol):
         """
         ...
 
-    def prepare(self, request: HttpRequest) -> Any:  # noqa: ANN401  (opaque to the caller)
-        """Do the work on ``request`` that needs no connection; :meth:`start` takes the result."""
+    def prepare(self, request: HttpRequest, conversation: str = "") -> Any:  # noqa: ANN401  (opaque to the caller)
+        """Do the work on ``request`` that needs no connection; :meth:`start` takes the result.
+
+        Args:
+            request: what to send.
+            conversation: name of its session and agent.
+        """
         ...
 
     def start(self, prepared: Any, log: StreamLog, ended: Ended) -> None:  # noqa: ANN401

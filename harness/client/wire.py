@@ -90,6 +90,11 @@ class WireSession(msgspec.Struct, frozen=True, array_like=True):
             )
         return msgspec.structs.replace(request, headers=request.headers | filled) if filled else request
 
+    def conversation(self, number: int) -> str:
+        """Name of the session and the agent of a turn."""
+        agent = self.turns[number].agent
+        return f"{self.id}/{agent}" if agent else self.id
+
     def _conversation(self, number: int) -> int:
         """The first turn of the agent of a turn."""
         agent = self.turns[number].agent

@@ -13,6 +13,7 @@ from msgspec import structs
 from bakeoff.engines import EngineError
 from bakeoff.engines.errors import EngineDied, NotReady
 from bakeoff.engines.secrets import masked
+from bakeoff.harness.conduct.addresses import target_servers, urls_of
 from bakeoff.harness.conduct.engine_start import EngineUnderTest
 from bakeoff.harness.conduct.policies import Done, Policy
 from bakeoff.harness.conduct.preparation import Preparation
@@ -158,15 +159,19 @@ class Conductor:
         self._append(EngineStarting(engine=label, turn=planned.turn, start=number))
         log, port = self._run.engine_log(label, number), self._experiment.engine(label).port
         engine = preparation.engines[label]
-        if engine.url and not self._experiment.client.ray:  # workers elsewhere may reach what this machine cannot
-            await self._world.require_listener(engine.url)
+        for url in urls_of(engine):
+            if not self._experiment.client.ray:  # workers elsewhere may reach what this machine cannot
+                await self._world.require_listener(url)
         stack = contextlib.AsyncExitStack()
         under_test = await stack.enter_async_context(self._world.started(engine, label, preparation.model, port, log))
         self._running = _RunningEngine(stack, under_test)
         self._builds[label] = under_test.build
         under_test = self._running.under_test = await self._warmed_up(under_test, f"{label}/{number}")
         idle_name = f"{label}/{number}/idle"
-        self._running.idle_s = await self._warm_up.round_s(under_test.engine, under_test.server, idle_name)
+        servers = target_servers(under_test.server, under_test.addresses)
+        rounds = [await self._warm_up.round_s(engine, server, idle_name) for server in servers]
+        known_s = [round_s for round_s in rounds if round_s is not None]
+        self._running.idle_s = max(known_s) if len(known_s) == len(rounds) else None
         startup = under_test.startup
         self._append(
             EngineStarted(
@@ -192,8 +197,9 @@ class Conductor:
         A dead engine counts as idle: the next trial on it reports its death.
         """
         under_test = running.under_test
-        idle_s = running.idle_s or 0.0
-        idle = await self._warm_up.is_idle(under_test.engine, under_test.server, plan.id, idle_s=idle_s)
+        idle_s, idle = running.idle_s or 0.0, True
+        for server in target_servers(under_test.server, under_test.addresses):
+            idle = idle and await self._warm_up.is_idle(under_test.engine, server, plan.id, idle_s=idle_s)
         running.may_be_busy = not idle
         return idle or under_test.server.died() is not None
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,13 @@ from bakeoff.engines import Engine, Launch, Model, Server, attached, launched
 from bakeoff.engines.base import SPAN_ENDPOINT, ReportsSettings
 from bakeoff.engines.request_shape import shape_of
 from bakeoff.engines.secrets import masked_data
+from bakeoff.harness.conduct.addresses import RunningAddress, description_of, processes_at, running_addresses
 from bakeoff.harness.conduct.spans import SpanReceiver, receiving
 from bakeoff.harness.experiment.fingerprint import build_of_engine
 from bakeoff.harness.host.gpu import open_gpus, used_bytes, visible_to
 from bakeoff.harness.telemetry import OwnProcesses
 from bakeoff.harness.telemetry.own_processes import own_processes
-from bakeoff.results.records import EngineDescription, Startup
+from bakeoff.results.records import AddressDescription, EngineDescription, Startup
 
 
 class EngineUnderTest(msgspec.Struct, frozen=True):
@@ -33,6 +34,7 @@ class EngineUnderTest(msgspec.Struct, frozen=True):
         own: its processes on this machine that the harness did not start, such as those of a container.
         build: from :func:`bakeoff.harness.experiment.fingerprint.build_of_engine`.
         spans: receiver of the spans that it exports; None unless it was launched to export them.
+        addresses: of an engine that runs at several; empty for any other.
     """
 
     engine: Engine
@@ -43,6 +45,7 @@ class EngineUnderTest(msgspec.Struct, frozen=True):
     own: OwnProcesses = OwnProcesses()
     build: dict[str, Any] = {}
     spans: SpanReceiver | None = None
+    addresses: tuple[RunningAddress, ...] = ()
 
 
 @contextlib.asynccontextmanager
@@ -96,11 +99,33 @@ async def _started(
             gpu_used_ready_bytes=used_bytes(gpus),
         )
         build = await asyncio.to_thread(build_of_engine, engine)  # after the launch, which may have pulled an image
+        addresses = running_addresses(engine)
         description = await _description(engine, label, model, launch, server)
+        description = await described_at(engine, description, addresses)
         if build:
             description = msgspec.structs.replace(description, details={**description.details, "build": build})
-        own = await own_processes(launch, engine.url)
-        yield EngineUnderTest(engine, server, description, startup, visible, own, build)
+        own = await own_processes(launch, None) if launch else await processes_at(engine)
+        yield EngineUnderTest(engine, server, description, startup, visible, own, build, addresses=addresses)
+
+
+async def described_at(
+    engine: Engine, description: EngineDescription, addresses: Sequence[RunningAddress]
+) -> EngineDescription:
+    """The description with its addresses; those that get requests are asked, and differences are noted."""
+    found = [await _described(engine, address) for address in addresses]
+    asked = [each for each, address in zip(found, addresses, strict=True) if address.is_target]
+    differing = [each for each in asked if (each.version, each.settings) != (asked[0].version, asked[0].settings)]
+    notes = [f"{each.label} reports another version or other settings than {asked[0].label}" for each in differing]
+    return msgspec.structs.replace(description, addresses=found, notes=[*description.notes, *notes])
+
+
+async def _described(engine: Engine, address: RunningAddress) -> AddressDescription:
+    details = await engine.describe(address.server) if address.is_target else {}
+    return msgspec.structs.replace(
+        description_of(address),
+        version=details.get("version"),
+        settings=masked_data(engine.settings_in(details)) if isinstance(engine, ReportsSettings) else {},
+    )
 
 
 def notes_of(engine: Engine) -> list[str]:

@@ -1,7 +1,7 @@
 """Prepares a run before the first engine starts: model, tokenizer, engines and traffic planner."""
 
 import contextlib
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -10,6 +10,7 @@ from bakeoff.engines import Engine, Model, engine, records_requests
 from bakeoff.engines.base import SPAN_ENDPOINT
 from bakeoff.engines.registry import adapter_class
 from bakeoff.harness.conduct.world import World
+from bakeoff.harness.errors import BadExperiment
 from bakeoff.harness.experiment.config import EngineConfig, Experiment
 from bakeoff.harness.experiment.demands import refuse_unmet
 from bakeoff.harness.host.environment import machine
@@ -74,6 +75,7 @@ async def prepared(
         )
         for config in experiment.engines
     }
+    _refuse_unread_pages(experiment, engines)
     with traffic_planner(experiment, tokenizer, redraw=redraw) as planner:
         sample = [turn for session in planner.warm_up_sessions("demands") for turn in session.session.turns]
         is_live = experiment.workload.history == "live"
@@ -82,9 +84,23 @@ async def prepared(
         yield Preparation(experiment, model, tokenizer, engines, planner, this_machine, world)
 
 
+def _refuse_unread_pages(experiment: Experiment, engines: Mapping[str, Engine]) -> None:
+    """Refuse addresses of metrics pages whose names the adapter does not know.
+
+    Raises:
+        BadExperiment: an engine has such addresses.
+    """
+    for config in experiment.engines:
+        if engines[config.name].metrics is None and any(address.metrics for address in config.urls):
+            raise BadExperiment(
+                f"engine '{config.name}': the adapter '{config.adapter}' reads no metrics page; remove metrics, or "
+                "set the adapter of the servers' engine"
+            )
+
+
 def _options(config: EngineConfig, experiment: Experiment) -> dict[str, Any]:
     """The adapter's options; for a run with profiled trials, plus those that let the engine record requests."""
-    if not experiment.profile or config.url or not records_requests(config.adapter):
+    if not experiment.profile or config.addresses or not records_requests(config.adapter):
         return config.options
     kind = adapter_class(config.adapter)
     recording: dict[str, Any] = dict(kind.recording_options)
@@ -98,6 +114,6 @@ def _options(config: EngineConfig, experiment: Experiment) -> dict[str, Any]:
 async def _model(experiment: Experiment, world: World, fetching: Callable[[int, int | None], None]) -> Model:
     """The experiment's model, fetched if necessary; without files if all engines are running servers."""
     config = experiment.model
-    if config.path is None and all(engine.url for engine in experiment.engines):
+    if config.path is None and all(engine.addresses for engine in experiment.engines):
         return Model(config.name or "default")
     return await world.model(config, fetching)

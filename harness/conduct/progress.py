@@ -67,7 +67,7 @@ class Estimate:
         self._expected = ExpectedLength(experiment)
         self._trials_s: dict[tuple[str, str], float] = {}
         self._starts_s: dict[str, float] = {}
-        self._guesses_s = {engine.name: _ATTACH_S if engine.url else _START_S for engine in experiment.engines}
+        self._guesses_s = {engine.name: _ATTACH_S if engine.addresses else _START_S for engine in experiment.engines}
         self._starting_since_ns = 0
         self._running: tuple[str, int] | None = None
 

@@ -19,6 +19,7 @@ from bakeoff.engines import dialect, pick_port
 from bakeoff.engines.identification import tokenizer_folder
 from bakeoff.engines.secrets import conceal_environment, masked, masked_data
 from bakeoff.harness.client import decode_stream
+from bakeoff.harness.conduct.addresses import urls_of
 from bakeoff.harness.conduct.conductor import Conductor
 from bakeoff.harness.conduct.policies import Policy
 from bakeoff.harness.conduct.policies.capacity_search import CapacitySearch
@@ -145,7 +146,8 @@ async def _rehearsed(experiment: Experiment, folder: RunFolder) -> None:
                 if not engine.url:
                     engine.launch(pick_port())
                 elif not experiment.client.ray:  # workers elsewhere may reach what this machine cannot
-                    await world.require_listener(engine.url)
+                    for url in urls_of(engine):
+                        await world.require_listener(url)
             for load in experiment.loads:
                 await world.in_thread(preparation.planner.traffic, load, 1, experiment.engines[0].name)
 

@@ -16,6 +16,7 @@ from bakeoff.harness.client import Closed, Fleet, Issue, LoadResult, decode_stre
 from bakeoff.harness.client.fleet import LoadOrder, Share
 from bakeoff.harness.client.orders import Format
 from bakeoff.harness.client.wire import WireSession, wire_sessions
+from bakeoff.harness.conduct.addresses import division_of, pages_of, reset_caches, target_servers
 from bakeoff.harness.conduct.engine_start import EngineUnderTest
 from bakeoff.harness.conduct.kernels import LOAD_S, record_kernels
 from bakeoff.harness.conduct.recording import SpanLog, recording
@@ -24,7 +25,7 @@ from bakeoff.harness.conduct.world import Telemetry, World
 from bakeoff.harness.errors import ClientFailed, TruthFailed, WorkerLost
 from bakeoff.harness.experiment.config import Experiment
 from bakeoff.harness.quality import asks_logprobs
-from bakeoff.harness.telemetry import OwnProcesses, ServerPage
+from bakeoff.harness.telemetry import OwnProcesses
 from bakeoff.harness.traffic.plan_file import PlanFile
 from bakeoff.harness.traffic.planner import Traffic, is_steady
 from bakeoff.harness.traffic.play import share_by
@@ -39,6 +40,7 @@ from bakeoff.results.records import (
     Cache,
     CacheGaps,
     ClientError,
+    EngineDescription,
     Load,
     Outcome,
     Pace,
@@ -132,11 +134,11 @@ class TrialRunner:
         folder = self._run.trial(plan.id)
         folder.create()
         started_ns = self._world.now_ns()
-        page = _page(under_test)
+        pages = pages_of(under_test.engine, under_test.server, under_test.addresses)
         recorder = recording(under_test, folder) if plan.profiled else contextlib.nullcontext()
         own = under_test.own if self._fleet.is_local else OwnProcesses(unknown="the client's workers run on a cluster")
         sampled = self._sampler.into(
-            folder.telemetry_log, under_test.server.pid, self._fleet.pids, page, under_test.gpus, own=own
+            folder.telemetry_log, under_test.server.pid, self._fleet.pids, pages, under_test.gpus, own=own
         )
         result, loss = None, None
         async with sampled, recorder as log:
@@ -167,7 +169,7 @@ class TrialRunner:
             planned_requests=result.planned if result else _under_load(folder),
             workload_sha256=traffic.shape_sha256,
             verdict=Verdict.INVALID,
-            engine_description=under_test.description,
+            engine_description=self._described(under_test),
             engine_log_tail=list(death.log_tail) if death else [],
             start_s=under_test.server.start_s,
             startup=under_test.startup,
@@ -197,7 +199,7 @@ class TrialRunner:
         streams = [stream for stream in self._run.trial(record.id).read_streams() if stream.phase is Phase.MEASURED]
         busy_ns = sum(stream.ended_ns - stream.planned_ns for stream in streams)
         in_flight = round(busy_ns / max(1, record.window.end_ns - record.window.start_ns))
-        await under_test.engine.reset_cache(under_test.server)  # the prompts are the trial's
+        await self._reset_caches(under_test)  # the prompts are the trial's
         order = self._order(under_test, Closed(record.load.concurrency or max(1, in_flight), LOAD_S), Phase.TAIL)
         return await self._fleet.load(order, self._encoded(under_test, traffic.window, 0), folder)
 
@@ -212,12 +214,17 @@ class TrialRunner:
         limits = self._experiment.trial
         self._was_reset = False
         await asyncio.sleep(limits.idle_s)
-        self._was_reset = limits.cache is not Cache.WARM and await under_test.engine.reset_cache(under_test.server)
+        self._was_reset = limits.cache is not Cache.WARM and await self._reset_caches(under_test)
         play = traffic.play
         slots = _SLOTS if play is None else load.concurrency or _SLOTS
-        sent = await self._prime(under_test, play.primers if play else tuple(traffic.primers()), folder, slots=slots)
-        if play is not None:
-            sent += await self._prime(under_test, play.warm_up, folder, slots=slots, sent=sent)
+        sent = 0
+        if play is None:
+            for server in target_servers(under_test.server, under_test.addresses):  # each has a cache of its own
+                primers = tuple(traffic.primers())
+                sent += await self._prime(under_test, primers, folder, slots=slots, sent=sent, only=server)
+        else:
+            for part in (play.primers, play.warm_up):
+                sent += await self._prime(under_test, part, folder, slots=slots, sent=sent)
         share = share_of(load, limits) if play is None else share_by(self._experiment.rules_of_play, load, limits)
         order = self._order(under_test, share, Phase.MEASURED)
         if isinstance(log, SpanLog):
@@ -292,13 +299,19 @@ class TrialRunner:
         *,
         slots: int,
         sent: int = 0,
+        only: Server | None = None,
     ) -> int:
-        """Fill the prefix cache, ``slots`` sessions at a time; returns the number of requests sent."""
+        """Fill the prefix cache, ``slots`` sessions at a time; returns the number of requests sent.
+
+        With ``only`` they all go to that address, else they are divided as those under load.
+        """
         counts = [len(planned.session.turns) for planned in sessions]
         requests = sum(counts)
         if counts:
             share = Closed(min(slots, len(counts)), self._experiment.trial.timeout_s * requests)
             order = self._order(under_test, share, Phase.WARMUP)
+            if only is not None:
+                order = msgspec.structs.replace(order, base_url=only.base_url, division=None)
             # numbered below 0, because the window's requests are numbered from 0
             await self._fleet.load(order, self._encoded(under_test, sessions, -sent - requests), folder)
         return requests
@@ -332,8 +345,17 @@ class TrialRunner:
             timeout_s=self._experiment.trial.timeout_s,
             phase=phase,
             transport=self._experiment.client.transport,
-            format=Format(config.adapter, config.options, config.url),
+            format=Format(config.adapter, config.options, config.address),
+            division=division_of(under_test.addresses, config.balance),
         )
+
+    def _described(self, under_test: EngineUnderTest) -> EngineDescription:
+        """The engine with the rule by which the client divides its requests."""
+        division = division_of(under_test.addresses, self._experiment.engine(under_test.description.label).balance)
+        return msgspec.structs.replace(under_test.description, balance=division.balance.value if division else None)
+
+    async def _reset_caches(self, under_test: EngineUnderTest) -> bool:
+        return await reset_caches(under_test.engine, under_test.server, under_test.addresses)
 
     async def _unless_death(self, server: Server, work: Coroutine[Any, Any, LoadResult]) -> LoadResult | None:
         """The work's result; None, with the work cancelled, if the engine ends first."""
@@ -432,12 +454,6 @@ class TrialRunner:
         if not client_faults(msgspec.structs.replace(evidence, client_error=error)):
             return error
         return median_of([error, *[await self._world.calibrate(self._fleet, shape, transport) for _ in range(2)]])
-
-
-def _page(under_test: EngineUnderTest) -> ServerPage | None:
-    """The engine's metrics endpoint; None if it has none."""
-    source = under_test.engine.metrics
-    return ServerPage(under_test.server.base_url, source, under_test.server.access) if source else None
 
 
 def _window(result: LoadResult | None, issue: Issue, folder: TrialFolder) -> Window:

@@ -59,7 +59,7 @@ class Telemetry(Protocol):
         log: Path,
         engine_pid: int | None,
         client_pids: Sequence[int],
-        server: ServerPage | None = None,
+        servers: Sequence[ServerPage] = (),
         gpus: str | None = None,
         *,
         own: OwnProcesses = ...,

@@ -27,7 +27,7 @@ def identified(
 
     Args:
         data: the experiment but for its model and the adapter of its engine.
-        url: address of the server.
+        url: address of the server; the first, if the engine has several.
         engine: adapter that speaks the server's API.
         model: name of the model to send in requests.
         tokenizer: folder with the model's tokenizer.json, or ``approximate``.

@@ -207,7 +207,7 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
         Raises:
             BadExperiment: a running server has settings of its own.
         """
-        if engine.url is None:
+        if not engine.addresses:
             return self.spec.under(engine.spec)
         if options := engine.spec.given():
             raise BadExperiment(
@@ -309,12 +309,15 @@ def profiling(experiment: Experiment) -> Experiment:
     """The experiment with profiled trials.
 
     Raises:
-        BadExperiment: none of its engines records its steps or exports spans.
+        BadExperiment: none of its engines records its steps or exports spans, or one has several addresses.
     """
     if not any(records_requests(engine.adapter) for engine in experiment.engines):
         names = ", ".join(engine.name for engine in experiment.engines)
         raise BadExperiment(f"no engine can be profiled ({names}); profile the adapter 'reference' or 'vllm'")
-    return msgspec.structs.replace(experiment, profile=True)
+    profiled = msgspec.structs.replace(experiment, profile=True)
+    if problem := _problem(profiled):
+        raise BadExperiment(problem)
+    return profiled
 
 
 def _problem(experiment: Experiment) -> str | None:
@@ -363,6 +366,10 @@ def _problem(experiment: Experiment) -> str | None:
         (
             len({share.name for share in experiment.workload.models}) == len(experiment.workload.models),
             "workload.models names a model twice; add its weights",
+        ),
+        (
+            not experiment.profile or not any(len(engine.urls) > 1 for engine in experiment.engines),
+            "an engine with several urls cannot be profiled; give the url of one server",
         ),
         (experiment.profile or not experiment.kernels, "kernels belong to profiled trials; set profile = true"),
     )

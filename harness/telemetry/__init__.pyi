@@ -1,4 +1,4 @@
 from .control import Sampler, sampler
-from .orders import OwnProcesses, ServerPage
+from .orders import OwnProcesses, ServerPage, page_of
 
-__all__ = ["OwnProcesses", "Sampler", "ServerPage", "sampler"]
+__all__ = ["OwnProcesses", "Sampler", "ServerPage", "page_of", "sampler"]

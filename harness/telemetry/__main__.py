@@ -6,7 +6,9 @@ import os
 import select
 import signal
 import sys
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 
@@ -69,15 +71,16 @@ def _sample(
     probes = [cpu, *probes, *gpus]
     with contextlib.closing(_Samples(Path(order.log))) as log:
         ticker = Ticker(INTERVAL_NS, time.monotonic_ns())
-        server = ServerProbe(order.server, log.append, _print) if order.server else None
+        readings = _Readings(len(order.servers))
+        servers = [ServerProbe(page, log.append, readings.done) for page in order.servers]
         try:
             while isinstance(following := _tick(orders, probes, ticker, log.append), Mark):
-                if server:
+                for server in servers:
                     server.mark(following)
-                else:
+                if not servers:
                     _print(following.number)
         finally:
-            if server:
+            for server in servers:
                 server.stop()
         t_ns = time.monotonic_ns()
         for record in itertools.chain(cpu.read(t_ns), *(gpu.finish(t_ns) for gpu in gpus)):  # since the last tick
@@ -96,6 +99,27 @@ def _tick(
     while not select.select([0], [], [], ticker.wait_ns(time.monotonic_ns()) / 1e9)[0]:
         sample(probes, ticker, time.monotonic_ns, emit)
     return next(orders, None)
+
+
+class _Readings:
+    """Replies to a mark when every page has been read for it.
+
+    Args:
+        pages: how many there are, each read in a thread of its own.
+    """
+
+    def __init__(self, pages: int) -> None:
+        self._pages = pages
+        self._done: Counter[int] = Counter()
+        self._lock = threading.Lock()
+
+    def done(self, number: int) -> None:
+        """Note that one page was read for the mark with that number."""
+        with self._lock:
+            self._done[number] += 1
+            is_last = self._done[number] == self._pages
+        if is_last:
+            _print(number)
 
 
 class _Samples:

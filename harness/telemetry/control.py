@@ -46,7 +46,7 @@ class Sampler:
         log: Path,
         engine_pid: int | None,
         client_pids: Sequence[int],
-        server: ServerPage | None = None,
+        servers: Sequence[ServerPage] = (),
         gpus: str | None = None,
         *,
         own: OwnProcesses = OwnProcesses(),  # noqa: B008  (frozen)
@@ -59,7 +59,7 @@ class Sampler:
             NotWritable: samples were lost; raised at the end of the block at the latest.
         """
         own = msgspec.structs.replace(own, pids=(os.getpid(), *own.pids))
-        order = Sample(next(self._numbers), str(log), engine_pid, list(client_pids), server, gpus, own)
+        order = Sample(next(self._numbers), str(log), engine_pid, list(client_pids), tuple(servers), gpus, own)
         if not await self._order(order):
             self._process = await self._start()
             await self._order(order)
@@ -69,10 +69,10 @@ class Sampler:
             await self._order(Sample(next(self._numbers), None))
 
     async def mark(self, mark: str) -> None:
-        """Read the engine's whole metrics page now, and wait for it; without a reading if the page hangs.
+        """Read all of the engine's metrics pages now, and wait for them; without the reading of a page that hangs.
 
         Args:
-            mark: name of the reading in the log.
+            mark: name of the readings in the log.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(MARK_S):

@@ -4,27 +4,50 @@ The reply to an order is its number, once it is in effect; the number distinguis
 reply that is a string states why samples cannot be written.
 """
 
+import urllib.parse
+
 import msgspec
 
 from bakeoff.engines import Access
-from bakeoff.engines.metrics import MetricsSource
+from bakeoff.engines.addresses import Address
+from bakeoff.engines.metrics import MetricsSource, Prometheus
 
 INTERVAL_NS = 100_000_000
 """Time between two samples."""
 
 
 class ServerPage(msgspec.Struct, frozen=True):
-    """The metrics page of an engine.
+    """The metrics page of an engine, or of one of its addresses.
 
     Attributes:
         base_url: of the server.
         source: the page, and the meaning of its names.
         access: credentials for every request.
+        name: ``source`` of its records.
     """
 
     base_url: str
     source: MetricsSource
     access: Access = Access()
+    name: str = "server"
+
+
+def page_of(address: Address, source: MetricsSource, access: Access, name: str) -> ServerPage:
+    """The metrics page of an address: at the adapter's usual path, or where its ``metrics`` says.
+
+    Args:
+        address: of the server.
+        source: the adapter's page.
+        access: credentials of the engine's requests.
+        name: source of its records.
+    """
+    if address.metrics is None:
+        return ServerPage(address.url, source, access, name)
+    parts = urllib.parse.urlsplit(address.metrics)
+    path = f"{parts.path or source.path}{'?' if parts.query else ''}{parts.query}"
+    own = {"path": path, "port": None} if isinstance(source, Prometheus) else {"path": path}
+    versioned = msgspec.structs.replace(access, is_versioned=False)  # the path is complete
+    return ServerPage(f"{parts.scheme}://{parts.netloc}", msgspec.structs.replace(source, **own), versioned, name)
 
 
 class OwnProcesses(msgspec.Struct, frozen=True):
@@ -47,7 +70,7 @@ class Sample(msgspec.Struct, frozen=True, tag="sample"):
         log: file to append samples to; None stops sampling.
         engine_pid: root of the process tree of an engine that we started.
         client_pids: the client's workers.
-        server: metrics page of the engine; None if it has none.
+        servers: metrics pages of the engine; none if it has none.
         gpus: GPUs that the engine may use, as in ``CUDA_VISIBLE_DEVICES``; None for all.
         own: processes that do not count as foreign load.
     """
@@ -56,17 +79,17 @@ class Sample(msgspec.Struct, frozen=True, tag="sample"):
     log: str | None
     engine_pid: int | None = None
     client_pids: list[int] = []
-    server: ServerPage | None = None
+    servers: tuple[ServerPage, ...] = ()
     gpus: str | None = None
     own: OwnProcesses = OwnProcesses()
 
 
 class Mark(msgspec.Struct, frozen=True, tag="mark"):
-    """Read the engine's whole metrics page now.
+    """Read all of the engine's metrics pages now.
 
     Attributes:
         number: of the order.
-        mark: name of the reading in the log.
+        mark: name of the readings in the log.
     """
 
     number: int

@@ -1,4 +1,4 @@
-"""The engine's metrics page, read twice a second in a thread of its own, so that a slow page delays no other probe.
+"""The engine's metrics pages, each read twice a second by a thread of its own: a slow one delays no other probe.
 
 Each reading is stamped at the middle of its exchange, the best estimate of when its numbers were current. Unmarked
 readings keep gauges, counters and the sums of histograms; marked ones also keep the buckets.
@@ -123,6 +123,7 @@ class ServerProbe:
     """
 
     def __init__(self, page: ServerPage, emit: Callable[[TelemetryRecord], None], done: Callable[[int], None]) -> None:
+        self._name = page.name
         self._reader = PageReader(page)
         self._emit = emit
         self._done = done
@@ -163,13 +164,13 @@ class ServerProbe:
         reading = self._reader.read()
         with self._lock:
             if not self._stopped:
-                self._emit(_record(reading, order.mark if order else None))
+                self._emit(_record(self._name, reading, order.mark if order else None))
                 if order:
                     self._done(order.number)
         return reading
 
 
-def _record(reading: Reading, mark: str | None) -> TelemetryRecord:
+def _record(source: str, reading: Reading, mark: str | None) -> TelemetryRecord:
     figures = reading.values if mark else {name: value for name, value in reading.values.items() if "_le_" not in name}
     values: dict[str, float | int | str | None] = {"scrape_s": reading.scrape_s, **figures}
     if mark:
@@ -178,7 +179,7 @@ def _record(reading: Reading, mark: str | None) -> TelemetryRecord:
     if reading.error:
         values["scrape_s"] = None
         reasons["scrape_s"] = reading.error
-    return TelemetryRecord(reading.t_ns, "server", values, reasons)
+    return TelemetryRecord(reading.t_ns, source, values, reasons)
 
 
 def _connection(parts: urllib.parse.SplitResult, page: ServerPage) -> http.client.HTTPConnection:

@@ -194,8 +194,9 @@ class TrafficPlanner:
 
     def _own_words(self, engine: str) -> str:
         """A seed suffix that gives engines at one address different words, because they share its prefix cache."""
-        url = self._experiment.engine(engine).url
-        is_shared = url is not None and sum(config.url == url for config in self._experiment.engines) > 1
+        own = {address.url for address in self._experiment.engine(engine).addresses}
+        sharing = [config for config in self._experiment.engines if own & {a.url for a in config.addresses}]
+        is_shared = len(sharing) > 1
         return f"/{engine}" if is_shared else ""
 
     def _forget(self) -> None:

@@ -35,7 +35,7 @@ class VirtualSampler:
         log: Path,
         engine_pid: int | None,  # noqa: ARG002
         client_pids: Sequence[int],  # noqa: ARG002
-        server: ServerPage | None = None,  # noqa: ARG002
+        servers: Sequence[ServerPage] = (),  # noqa: ARG002
         gpus: str | None = None,  # noqa: ARG002
         *,
         own: OwnProcesses = OwnProcesses(),  # noqa: ARG002, B008  (frozen)

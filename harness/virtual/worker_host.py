@@ -44,7 +44,7 @@ class VirtualTransport:
             await asyncio.sleep(self._dial_s)
         self._idle = connections
 
-    def prepare(self, request: HttpRequest) -> tuple[CompletionRequest, str]:
+    def prepare(self, request: HttpRequest, conversation: str = "") -> tuple[CompletionRequest, str]:  # noqa: ARG002
         """Parse the request as the server does."""
         prompt = prompt_of(request) if self._server.has_cache else ""
         return completion_request(request.path, request.body, "virtual"), prompt

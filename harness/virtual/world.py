@@ -16,6 +16,7 @@ from bakeoff.engines.errors import EngineDied
 from bakeoff.engines.request_shape import plain_dialect, shape_of
 from bakeoff.harness.calibration.client_error import Shape
 from bakeoff.harness.client import Fleet
+from bakeoff.harness.conduct.addresses import description_of, running_addresses
 from bakeoff.harness.conduct.engine_start import EngineUnderTest, notes_of, settings_asked
 from bakeoff.harness.conduct.world import Fetching, Provenance, Telemetry
 from bakeoff.harness.errors import BadExperiment
@@ -135,29 +136,38 @@ class VirtualWorld:
         port: int | None,  # noqa: ARG002
         log: Path,
     ) -> AsyncGenerator[EngineUnderTest]:
-        """Start the virtual engine with this label."""
+        """Start the virtual engine with this label: one server for each address that gets requests."""
         if not isinstance(plain_dialect(engine.dialect), OpenAiDialect):
             raise BadExperiment(f"engine '{label}': virtual engines speak OpenAI's API, {engine.adapter} does not")
         site = self._site(label)
         site.starts += 1
         url = engine.url or self._new_url()
         owned = engine.url is None
+        addresses = running_addresses(engine)
         if owned:
             await self.in_thread(log.touch)
             await self._ready(site)
-        server = self._servers[url] = VirtualServer(url, site, owned=owned, cache=self._cache_of(site, url))
+        server = VirtualServer(url, site, owned=owned, cache=self._cache_of(site, url))
         server.start_s = site.engine.start_s if owned else None
+        replicas = [server]
+        for address in addresses:
+            if address.is_target and address.server.base_url != url:
+                place = address.server.base_url
+                replicas.append(VirtualServer(place, site, owned=False, cache=self._cache_of(site, place)))
+        self._servers.update({replica.base_url: replica for replica in replicas})
         startup = Startup(
             start_s=server.start_s, host_available_before_bytes=MEMORY_BYTES, host_available_ready_bytes=MEMORY_BYTES
         )
         description = EngineDescription(
             label=label, adapter=engine.adapter, version="virtual", url=engine.url, model=model.name,
+            addresses=[description_of(address) for address in addresses],
             asked=settings_asked(engine), notes=notes_of(engine), request=msgspec.to_builtins(shape_of(engine.dialect)),
         )  # fmt: skip
         try:
-            yield EngineUnderTest(engine, server, description, startup, None)
+            yield EngineUnderTest(engine, server, description, startup, None, addresses=addresses)
         finally:
-            server.stop()
+            for replica in replicas:
+                replica.stop()
 
     @contextlib.asynccontextmanager
     async def _client(self) -> AsyncGenerator[Fleet]:

@@ -175,8 +175,13 @@ def _models(manifest: Manifest) -> list[str]:
 
 def _urls(manifest: Manifest) -> list[str]:
     engines = manifest.experiment.get("engines") or []
-    addresses = [engine.get("url") for engine in engines if isinstance(engine, dict)]
-    return list(dict.fromkeys(str(url) for url in addresses if url))
+    entries = [
+        entry
+        for engine in engines
+        if isinstance(engine, dict)
+        for entry in (engine, *(each for each in engine.get("urls") or [] if isinstance(each, dict)))
+    ]
+    return list(dict.fromkeys(str(entry["url"]) for entry in entries if entry.get("url")))
 
 
 def _headline(run: Run) -> Headline | None:

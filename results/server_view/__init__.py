@@ -5,6 +5,7 @@
 
 from bakeoff.results.server_view.catalogue import ENGINE_FIGURES, POSITIONED, EngineFigure
 from bakeoff.results.server_view.checks import Fall, fall, tokens_disagree
+from bakeoff.results.server_view.pages import SOURCE, Page, engine_page, pages
 from bakeoff.results.server_view.readings import Readings, readings
 from bakeoff.results.server_view.split import PARTS, Part
 from bakeoff.results.server_view.view import ServerCell, server_cell, server_view
@@ -13,12 +14,16 @@ __all__ = [
     "ENGINE_FIGURES",
     "PARTS",
     "POSITIONED",
+    "SOURCE",
     "EngineFigure",
     "Fall",
+    "Page",
     "Part",
     "Readings",
     "ServerCell",
+    "engine_page",
     "fall",
+    "pages",
     "readings",
     "server_cell",
     "server_view",

@@ -8,6 +8,7 @@ import msgspec
 from bakeoff.results.findings import Finding, FindingCode, warning
 from bakeoff.results.metrics.requests import under_load
 from bakeoff.results.records import Outcome, RequestRecord, TelemetryRecord
+from bakeoff.results.server_view.pages import pages
 from bakeoff.results.server_view.readings import is_number, readings
 
 TOKEN_TOLERANCE = 0.01
@@ -21,7 +22,7 @@ class Fall(msgspec.Struct, frozen=True):
     """A decrease of a counter, which should never decrease.
 
     Attributes:
-        name: name of the counter.
+        name: name of the counter; with several addresses, also where it is shown.
         before: value before the fall.
         after: value after it.
         several: whether it rebounded at once, so that several servers answer in turn.
@@ -35,9 +36,11 @@ class Fall(msgspec.Struct, frozen=True):
 
 def fall(telemetry: Sequence[TelemetryRecord]) -> Fall | None:
     """Find the deepest fall of any counter between two samples of a trial; None if none fell."""
-    good = readings(telemetry).good
-    names = dict.fromkeys(name for record in good for name in record.values if name.endswith(("_total", "_count")))
-    falls = [deepest for name in names if (deepest := _deepest(name, _numbers(good, name)))]
+    falls: list[Fall] = []
+    for page in pages(telemetry):
+        good, place = readings(page.records).good, f" at {page.label}" if page.label else ""
+        names = dict.fromkeys(name for record in good for name in record.values if name.endswith(("_total", "_count")))
+        falls += [deepest for name in names if (deepest := _deepest(f"{name}{place}", _numbers(good, name)))]
     return max(falls, key=lambda fall: fall.before - fall.after, default=None)
 
 

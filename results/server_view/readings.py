@@ -12,8 +12,8 @@ import msgspec
 
 from bakeoff.results.metrics.values import Value, absent
 from bakeoff.results.records import TelemetryRecord, Window
+from bakeoff.results.server_view.pages import engine_page
 
-SOURCE = "server"
 BEFORE, AFTER = "before", "after"
 _UNKNOWN = "the engine does not report it"
 
@@ -62,8 +62,8 @@ def is_number(value: object) -> TypeGuard[float]:
 
 
 def readings(telemetry: Sequence[TelemetryRecord]) -> Readings:
-    """Select the samples of the engine's page from a trial's telemetry."""
-    records = sorted((record for record in telemetry if record.source == SOURCE), key=lambda record: record.t_ns)
+    """Select the samples of the engine's page from a trial's telemetry; the sums of its pages if it has several."""
+    records = engine_page(telemetry)
     good = [record for record in records if record.values.get("scrape_s") is not None]
     before, after = (_marked(good, mark) for mark in (BEFORE, AFTER))
     return Readings(good, before, after, None if before and after else _why(records, before))

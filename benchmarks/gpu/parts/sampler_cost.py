@@ -103,7 +103,7 @@ def print_costs(gpu: Gpu) -> None:
 async def process_cpu_percent(gpus: str | None, seconds: float) -> float:
     """CPU time of the sampler's process while it samples these GPUs, of one core."""
     with tempfile.TemporaryDirectory() as folder:
-        async with sampler() as running, running.into(Path(folder, "t.jsonl"), os.getpid(), [], None, gpus):
+        async with sampler() as running, running.into(Path(folder, "t.jsonl"), os.getpid(), [], (), gpus):
             (process,) = [
                 child for child in psutil.Process().children() if "bakeoff.harness.telemetry" in child.cmdline()
             ]

@@ -14,6 +14,7 @@ from bakeoff.results.records import TelemetryRecord
 from bakeoff.results.report.charts.paths import joined, stairs
 from bakeoff.results.report.charts.scales import Axis
 from bakeoff.results.report.charts.svg import label, line, tag
+from bakeoff.results.server_view import SOURCE, engine_page
 from bakeoff.results.text.format import value_text
 
 HEIGHT, STEP = 34.0, 52.0
@@ -48,15 +49,16 @@ class Track(msgspec.Struct, frozen=True):
 def tracks_of(telemetry: Sequence[TelemetryRecord], start: int, end: int) -> list[Track]:
     """Tracks of memory, CPUs, GPUs and server metrics within ``start``…``end`` that have 2 points or more."""
     inside = [record for record in telemetry if start <= record.t_ns <= end]
+    page = engine_page(inside)
     tracks = [
         Track("memory", Unit.BYTES, _series(inside, "engine", "rss_bytes")),
         Track("engine, cores", Unit.COUNT, _rates(inside, "engine", "cpu_s")),
         Track("client, cores", Unit.COUNT, _rates(inside, "client", "cpu_s")),
         Track("host CPU", Unit.SHARE, _series(inside, "host", "cpu_share")),
         *_gpu_tracks(inside),
-        Track("engine, running", Unit.COUNT, _series(inside, "server", "running")),
-        Track("engine, waiting", Unit.COUNT, _series(inside, "server", "waiting")),
-        Track("KV cache", Unit.SHARE, _series(inside, "server", "kv_usage_share")),
+        Track("engine, running", Unit.COUNT, _series(page, SOURCE, "running")),
+        Track("engine, waiting", Unit.COUNT, _series(page, SOURCE, "waiting")),
+        Track("KV cache", Unit.SHARE, _series(page, SOURCE, "kv_usage_share")),
     ]
     return [track for track in tracks if len(track.points) > 1]
 

@@ -12,7 +12,8 @@ from bakeoff.results.report.charts.scatter import Axes, Cloud, middles, scatter,
 from bakeoff.results.run.cells import Cell, Trial
 from bakeoff.results.run.levels import engines_of, levels_of
 from bakeoff.results.run.run import Run
-from bakeoff.results.server_view.readings import SOURCE, is_number
+from bakeoff.results.server_view import engine_page
+from bakeoff.results.server_view.readings import is_number
 from bakeoff.results.units import NS_PER_S
 
 MIN_TOKENS = 20
@@ -63,8 +64,8 @@ def running_at(trial: Trial, times_ns: np.ndarray) -> np.ndarray:
     """
     read = sorted(
         (record.t_ns, float(level))
-        for record in trial.telemetry
-        if record.source == SOURCE and is_number(level := record.values.get("running"))
+        for record in engine_page(trial.telemetry)
+        if is_number(level := record.values.get("running"))
     )
     if not read:
         return np.full(len(times_ns), np.nan)

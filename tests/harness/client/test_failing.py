@@ -32,7 +32,7 @@ BROKEN = {
 class _NoTransport:
     """Prepares requests that are never sent."""
 
-    def prepare(self, request: HttpRequest) -> HttpRequest:
+    def prepare(self, request: HttpRequest, conversation: str = "") -> HttpRequest:
         return request
 
 

@@ -25,7 +25,7 @@ def sampled(folder: TrialFolder, page: ServerPage | None, during: Callable[[Samp
     """All records that the sampler wrote while ``during`` ran, those of the page among them."""
 
     async def scene() -> None:
-        async with sampler() as running, running.into(folder.telemetry_log, None, [], page):
+        async with sampler() as running, running.into(folder.telemetry_log, None, [], [page]):
             await during(running)
 
     asyncio.run(asyncio.wait_for(scene(), 60))

@@ -1,0 +1,111 @@
+"""Addresses of one running engine: which of them get requests, and how the client divides its requests among them."""
+
+import urllib.parse
+from collections.abc import Sequence
+from enum import StrEnum
+
+import msgspec
+
+
+class Role(StrEnum):
+    """What the server at an address does for the engine."""
+
+    ROUTER = "router"
+    """Gets every request and passes it on."""
+    REPLICA = "replica"
+    """Answers requests whole: those of the client, or those that a router passes on."""
+    PREFILL = "prefill"
+    """Computes prompts for a router; gets no request of the client."""
+    DECODE = "decode"
+    """Computes answers for a router; gets no request of the client."""
+
+
+class Balance(StrEnum):
+    """How the client divides requests among addresses; :mod:`bakeoff.harness.client.balancing` has the rules."""
+
+    ROUND_ROBIN = "round-robin"
+    """In turn."""
+    LEAST_IN_FLIGHT = "least-in-flight"
+    """To the address with the fewest requests in flight."""
+    BY_SESSION = "by-session"
+    """All calls of a conversation to one address."""
+    PREFIX_AWARE = "prefix-aware"
+    """To the address that was sent the longest prefix of the prompt, unless it has many more requests in flight."""
+
+
+class Address(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One address of an engine that runs at several."""
+
+    url: str
+    """Address of the server, with or without the final ``/v1``."""
+    role: Role = Role.REPLICA
+    """``router``, ``replica``, ``prefill`` or ``decode``."""
+    metrics: str | None = None
+    """Address of its metrics page. Default: the adapter's usual path at ``url``."""
+
+
+def targets_of(addresses: Sequence[Address]) -> list[Address]:
+    """The addresses that get the client's requests: the router if there is one, else the replicas."""
+    routers = [address for address in addresses if address.role is Role.ROUTER]
+    return routers or [address for address in addresses if address.role is Role.REPLICA]
+
+
+def labels_of(addresses: Sequence[Address]) -> list[str]:
+    """A label of each address, without credentials: ``host:port``, and its path where another has the same port."""
+    parts = [urllib.parse.urlsplit(address.url) for address in addresses]
+    hosts = [part.netloc.rpartition("@")[2] for part in parts]
+    return [
+        host if hosts.count(host) == 1 else f"{host}{part.path.rstrip('/')}"
+        for host, part in zip(hosts, parts, strict=True)
+    ]
+
+
+def problem_of(addresses: Sequence[Address], balance: Balance | None) -> str | None:
+    """The first contradiction between the addresses of one engine, or None; it quotes no address."""
+    routers = sum(address.role is Role.ROUTER for address in addresses)
+    targets = targets_of(addresses)
+    carried = {_carried(address.url) for address in addresses}
+    checks = (
+        (routers < 2, f"urls has {routers} routers; give the one that gets the requests"),
+        (
+            bool(targets) or not addresses,
+            "urls has no address that gets requests; give the router of its prefill and decode servers, or a replica",
+        ),
+        (
+            len({_place(address.url) for address in addresses}) == len(addresses),
+            "urls (--url of bench) has an address twice; remove one",
+        ),
+        (
+            len(carried) < 2,
+            "urls (--url of bench) differ in user, password or query, and each request carries the same; make them equal",
+        ),
+        (
+            all(_is_plain(address.metrics) for address in addresses if address.metrics is not None),
+            "metrics must be an http or https address without a user; the credentials of url are used",
+        ),
+        (
+            balance is None or len(targets) > 1,
+            "balance divides requests among several replicas; give them in urls, without a router",
+        ),
+    )
+    return next((message for is_valid, message in checks if not is_valid), None)
+
+
+def _place(url: str) -> str:
+    """An address without what requests carry to it."""
+    return url.partition("?")[0].rpartition("@")[2].rstrip("/").removesuffix("/v1")
+
+
+def _carried(url: str) -> tuple[str, str]:
+    """The user with the password, and the query, of an address."""
+    before, _, query = url.partition("?")
+    return before.partition("://")[2].partition("/")[0].rpartition("@")[0], query
+
+
+def _is_plain(url: str) -> bool:
+    try:
+        parts = urllib.parse.urlsplit(url)
+        parts.port  # noqa: B018  (a wrong one raises)
+    except ValueError:
+        return False
+    return parts.scheme in {"http", "https"} and bool(parts.hostname) and "@" not in parts.netloc
