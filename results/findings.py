@@ -123,6 +123,12 @@ class FindingCode(StrEnum):
     CACHE_UNUSED = "cache_unused"
     UNCALIBRATED_PACE = "uncalibrated_pace"
     SEVERAL_SERVERS = "several_servers"
+    ADDRESS_SLOW = "address_slow"
+    """One address of the engine answers like requests more slowly than the others."""
+    ADDRESS_IMBALANCE = "address_imbalance"
+    """One address of the engine got clearly more or fewer tokens than an equal share."""
+    ADDRESS_CACHE = "address_cache"
+    """One address of the engine finds less of its prompts in its prefix cache than the others."""
     COUNTERS_DISAGREE = "counters_disagree"
     PLAN_ENDED_EARLY = "plan_ended_early"
     BACKLOG_GREW = "backlog_grew"
@@ -203,6 +209,9 @@ _CAUSES: dict[FindingCode, Cause] = {
     FindingCode.CACHE_UNUSED: Cause.ENGINE,
     FindingCode.UNCALIBRATED_PACE: Cause.CLIENT,
     FindingCode.SEVERAL_SERVERS: Cause.EXPERIMENT,
+    FindingCode.ADDRESS_SLOW: Cause.ENGINE,
+    FindingCode.ADDRESS_IMBALANCE: Cause.ENGINE,
+    FindingCode.ADDRESS_CACHE: Cause.ENGINE,
     FindingCode.COUNTERS_DISAGREE: Cause.ENGINE,
     FindingCode.PLAN_ENDED_EARLY: Cause.EXPERIMENT,
     FindingCode.BACKLOG_GREW: Cause.EXPERIMENT,

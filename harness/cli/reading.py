@@ -259,6 +259,8 @@ def _summary(run: "Run", page: Path, traces: list[Path]) -> dict[str, Any]:
     import msgspec
 
     from bakeoff.results.report.quality import quality_warnings
+    from bakeoff.results.run.address_pages import address_pages
+    from bakeoff.results.run.groups import by_address
 
     return {
         "run": str(run.path),
@@ -268,6 +270,7 @@ def _summary(run: "Run", page: Path, traces: list[Path]) -> dict[str, Any]:
         "status": run.status.value,
         "search": run.search,
         "cells": [msgspec.to_builtins(cell) for cell in run.cells],
+        "addresses": {"requests": by_address(run), "pages": address_pages(run)},
         "warnings": quality_warnings(run),
         "invalid": {
             trial.record.id: trial.record.invalidating

@@ -12,6 +12,7 @@ import msgspec
 from bakeoff.harness.client.plausibility import is_miscounted
 from bakeoff.harness.host.machine_state import machine_findings, sampler_lost
 from bakeoff.harness.traffic.steady import TURNOVERS
+from bakeoff.harness.verdict.addresses import address_findings
 from bakeoff.harness.verdict.punctuality import off_schedule, stalled
 from bakeoff.results.findings import Finding, FindingCode, Severity, invalid, warning
 from bakeoff.results.log.consistency import impossible_times
@@ -153,6 +154,7 @@ def _findings(evidence: Evidence) -> Iterator[Finding]:
     yield from _unfilled(evidence, load)
     yield from _uncalibrated(evidence, load)
     yield from _of_counters(evidence)
+    yield from address_findings(inside, evidence.telemetry, evidence.window)
 
 
 def _length(evidence: Evidence) -> Iterator[Finding]:

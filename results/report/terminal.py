@@ -21,6 +21,8 @@ from bakeoff.results.report.foreign_load import foreign_load_text
 from bakeoff.results.report.group_rows import cached_text, figures_of, known_columns, titles_of
 from bakeoff.results.report.quality import match_of, quality_warnings, unchecked_text
 from bakeoff.results.report.search_lines import print_search
+from bakeoff.results.report.sections.addresses import COLUMNS as OF_ADDRESSES
+from bakeoff.results.report.sections.addresses import page_columns, page_figures
 from bakeoff.results.report.sections.models import COLUMNS as OF_MODELS
 from bakeoff.results.report.sections.sessions import COLUMNS as OF_SESSIONS
 from bakeoff.results.report.standing import (
@@ -34,8 +36,9 @@ from bakeoff.results.report.standing import (
 )
 from bakeoff.results.report.terminal_table import terminal_table
 from bakeoff.results.report.verdict import verdict
+from bakeoff.results.run.address_pages import AddressPage, address_pages
 from bakeoff.results.run.cells import Cell
-from bakeoff.results.run.groups import RequestGroup, by_agent, by_model
+from bakeoff.results.run.groups import RequestGroup, by_address, by_agent, by_model
 from bakeoff.results.run.levels import levels_of
 from bakeoff.results.run.run import Run
 from bakeoff.results.text.findings import sentences
@@ -89,6 +92,10 @@ def print_summary(run: Run, console: Console) -> None:
             console.print(_line(line, "dim"))
         if groups := by_model(run):
             console.print(_group_table(groups, "model", OF_MODELS))
+        if groups := by_address(run):
+            console.print(_group_table(groups, "address", OF_ADDRESSES))
+        elif reported := address_pages(run):
+            console.print(_page_table(reported))
         if groups := by_agent(run):
             console.print(_group_table(groups, "agent", OF_SESSIONS))
         if run.search is not None:
@@ -113,6 +120,18 @@ def _group_table(groups: Sequence[RequestGroup], heading: str, columns: Sequence
         texts = (group.level, plain(group.engine), plain(group.name), f"{group.requests:,}", f"{group.failed:,}")
         cached = [cached_text(group)] if has_cache else []
         table.add_row(*map(Text, (*texts, *cached, *figures_of(group, known))))
+    return table
+
+
+def _page_table(reported: Sequence[AddressPage]) -> Table:
+    """What the servers behind a router report of themselves."""
+    table = terminal_table("load", "engine", "address", "role")
+    columns = page_columns(reported)
+    for _, title, _ in columns:
+        table.add_column(title, justify="right")
+    for page in reported:
+        texts = (page.level, plain(page.engine), plain(page.address), page.role)
+        table.add_row(*map(Text, (*texts, *page_figures(page, columns))))
     return table
 
 

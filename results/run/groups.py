@@ -1,4 +1,4 @@
-"""Results of parts of a cell's requests: by model, by turn, by agent, by length of the prompt."""
+"""Results of parts of a cell's requests: by model, by address, by turn, by agent, by length of the prompt."""
 
 import statistics
 from collections.abc import Callable, Iterator, Sequence
@@ -49,6 +49,19 @@ class RequestGroup(msgspec.Struct, frozen=True):
 def by_model(run: Run) -> list[RequestGroup]:
     """The groups of a run by load, engine and model; none if no workload mixes models."""
     return list(_grouped(run, lambda request: None if request.model is None else (0, request.model)))
+
+
+def by_address(run: Run) -> list[RequestGroup]:
+    """The groups of addresses, in the order of the experiment; none if every engine gets its requests at one."""
+    descriptions = [trial.record.engine_description for trial in run.finished]
+    labels = dict.fromkeys(each.label for known in descriptions if known for each in known.addresses)
+    order = {label: number for number, label in enumerate(labels)}
+
+    def name_of(request: RequestRecord) -> Name | None:
+        address = request.address
+        return None if address is None else (order.get(address, len(order)), address)
+
+    return list(_grouped(run, name_of))
 
 
 def by_agent(run: Run) -> list[RequestGroup]:

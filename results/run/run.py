@@ -436,6 +436,7 @@ def _request_row(plan: TrialPlan | TrialRecord, verdict: str | None, request: Re
         "session": request.session,
         "turn": request.turn,
         "agent": request.agent,
+        "address": request.address,
         "outcome": request.outcome.value,
         "planned_ns": request.planned_ns,
         "sent_ns": request.sent_ns,

@@ -22,8 +22,8 @@ from bakeoff.results.statistics.interval import Interval
 MIN_BLOCKS = 20
 """Independent blocks, n / τ, that an interval needs. With fewer, τ itself is guesswork: a short part of a slow
 excursion looks like a fast one."""
-
-_TIME_ERROR = 10.0
+TIME_ERROR = 10.0
+"""Relative error of τ, times the number of independent blocks."""
 
 
 def own_interval(requests: Sequence[Sequence[float]], q: float, *, states: float = math.inf) -> Interval | None:
@@ -52,7 +52,7 @@ def own_interval(requests: Sequence[Sequence[float]], q: float, *, states: float
     if blocks < MIN_BLOCKS:
         return None
     # what is shown is where τ came out small, so it is enlarged by about its own relative error
-    enlarged = time * (1 + _TIME_ERROR / blocks)
+    enlarged = time * (1 + TIME_ERROR / blocks)
     error = math.sqrt(enlarged * len(excess) * float(excess.var())) / counts.sum()
     half = t_quantile(0.975, blocks - 1) * error
     if q - half <= 0 or q + half >= 1:

@@ -172,7 +172,19 @@ SENTENCES: dict[FindingCode, str] = {
     ),
     FindingCode.SEVERAL_SERVERS: (
         "several servers answer in turn where the engine's metrics are read ({counter} fell from {before} to {after} "
-        "and rose again); measure one of them"
+        "and rose again); measure one of them, or give the address of each (urls; --url of bench)"
+    ),
+    FindingCode.ADDRESS_SLOW: (
+        "{address} answers more slowly than the other addresses: its {latency} is {slower_share} longer for like "
+        "requests; check its load, its settings and its machine"
+    ),
+    FindingCode.ADDRESS_IMBALANCE: (
+        "{address} got {tokens_share} of the tokens, {tokens}, where an equal share is {equal_share}; change how "
+        "requests are divided (balance, or the router's settings)"
+    ),
+    FindingCode.ADDRESS_CACHE: (
+        "{address} found {hit_share} of its prompt tokens in its prefix cache and the other addresses {others_share}; "
+        "check its cache, or keep conversations together (balance = 'by-session')"
     ),
     FindingCode.COUNTERS_DISAGREE: (
         "the engine counted {engine_tokens} output tokens under this load and the client {client_tokens}; "
@@ -254,7 +266,7 @@ XIDS = {
 }
 """Names of the best-known errors in NVIDIA's list (https://docs.nvidia.com/deploy/xid-errors)."""
 _WORDS = {
-    "latency": {"ttft": "TTFT", "chunk_gap": "the gap between chunks"},
+    "latency": {"ttft": "TTFT", "tpot": "TPOT", "chunk_gap": "the gap between chunks"},
     "power_basis": {
         PowerBasis.COUNTED.value: "counted by the driver",
         PowerBasis.SAMPLED.value: "a share of the samples; the driver does not count it",

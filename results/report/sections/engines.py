@@ -57,12 +57,20 @@ def _card(engine: str, starts: Sequence[EngineDescription], position: int) -> En
             ("engine", f"{first.adapter} {first.version or '(version not reported)'}"),
             ("model", first.model or "not reported"),
         ],
-        command=shlex.join(first.argv) if first.argv else first.url,
+        command=shlex.join(first.argv) if first.argv else _place(first),
         environment=[f"{name}={value}" for name, value in first.env.items()],
         requests=list(flattened(first.request)),
         reported=list(flattened(first.details)),
         changed=_changed(starts),
     )
+
+
+def _place(description: EngineDescription) -> str | None:
+    """Where a running engine is: its address, or all of them with their roles and the rule that divides requests."""
+    if not description.addresses:
+        return description.url
+    places = ", ".join(f"{address.url} ({address.role})" for address in description.addresses)
+    return f"{places}; {description.balance}" if description.balance else places
 
 
 def _changed(starts: Sequence[EngineDescription]) -> list[str]:
