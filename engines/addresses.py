@@ -77,7 +77,7 @@ def problem_of(addresses: Sequence[Address], balance: Balance | None) -> str | N
         ),
         (
             len(carried) < 2,
-            "urls (--url of bench) differ in user, password or query, and requests to all carry the same; make them equal",
+            "urls (--url of bench) differ in user, password or query, and requests carry the same; make them equal",
         ),
         (
             all(_is_plain(address.metrics) for address in addresses if address.metrics is not None),

@@ -28,19 +28,27 @@ class Call(msgspec.Struct, frozen=True):
     """What policies know of a request.
 
     Attributes:
-        conversation: name of its session and agent.
         prefixes: for each whole block of its prompt, a hash of the prompt up to the end of that block.
+        place: position of its address, where that is known when it is prepared.
     """
 
-    conversation: str
     prefixes: tuple[int, ...] = ()
+    place: int = 0
+
+
+_ANY = Call()
 
 
 class Balancer(Protocol):
     """Chooses an address for each request."""
 
     def call(self, conversation: str, body: bytes) -> Call:
-        """What it needs to know of a request; called when the request is prepared."""
+        """What it needs to know of a request; called when the request is prepared.
+
+        Args:
+            conversation: name of its session and agent.
+            body: of the request.
+        """
         ...
 
     def choose(self, call: Call, in_flight: Sequence[int]) -> int:
@@ -78,8 +86,8 @@ class RoundRobin:
         self._turns = itertools.cycle(range(addresses))
 
     def call(self, conversation: str, body: bytes) -> Call:  # noqa: ARG002
-        """Only the conversation."""
-        return Call(conversation)
+        """Nothing."""
+        return _ANY
 
     def choose(self, call: Call, in_flight: Sequence[int]) -> int:  # noqa: ARG002
         """See :class:`Balancer`."""
@@ -94,8 +102,8 @@ class LeastInFlight:
         self._last = -1
 
     def call(self, conversation: str, body: bytes) -> Call:  # noqa: ARG002
-        """Only the conversation."""
-        return Call(conversation)
+        """Nothing."""
+        return _ANY
 
     def choose(self, call: Call, in_flight: Sequence[int]) -> int:  # noqa: ARG002
         """See :class:`Balancer`."""
@@ -113,18 +121,15 @@ class BySession:
 
     def __init__(self, labels: Sequence[str]) -> None:
         self._labels = labels
-        self._chosen: dict[str, int] = {}
 
     def call(self, conversation: str, body: bytes) -> Call:  # noqa: ARG002
-        """The conversation, whose address is found now."""
-        if conversation not in self._chosen:
-            weights = [_weight(label, conversation) for label in self._labels]
-            self._chosen[conversation] = weights.index(max(weights))
-        return Call(conversation)
+        """The place of the conversation."""
+        weights = [_weight(label, conversation) for label in self._labels]
+        return Call(place=weights.index(max(weights)))
 
     def choose(self, call: Call, in_flight: Sequence[int]) -> int:  # noqa: ARG002
         """See :class:`Balancer`."""
-        return self._chosen[call.conversation]
+        return call.place
 
 
 class PrefixAware:
@@ -144,9 +149,9 @@ class PrefixAware:
         self._sent = [_SentPrefixes() for _ in range(addresses)]
         self._idlest = LeastInFlight(addresses)
 
-    def call(self, conversation: str, body: bytes) -> Call:
-        """The conversation with the hashes of the prompt's prefixes."""
-        return Call(conversation, prefixes_of(body))
+    def call(self, conversation: str, body: bytes) -> Call:  # noqa: ARG002
+        """The hashes of the prompt's prefixes."""
+        return Call(prefixes_of(body))
 
     def choose(self, call: Call, in_flight: Sequence[int]) -> int:
         """See :class:`Balancer`."""

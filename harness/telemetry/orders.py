@@ -44,10 +44,11 @@ def page_of(address: Address, source: MetricsSource, access: Access, name: str) 
     if address.metrics is None:
         return ServerPage(address.url, source, access, name)
     parts = urllib.parse.urlsplit(address.metrics)
-    path = f"{parts.path or source.path}{'?' if parts.query else ''}{parts.query}"
+    path = parts.path or source.path
     own = {"path": path, "port": None} if isinstance(source, Prometheus) else {"path": path}
-    versioned = msgspec.structs.replace(access, is_versioned=False)  # the path is complete
-    return ServerPage(f"{parts.scheme}://{parts.netloc}", msgspec.structs.replace(source, **own), versioned, name)
+    query = "&".join(filter(None, (parts.query, access.query)))
+    whole = msgspec.structs.replace(access, query=query, is_versioned=False)  # the path needs no prefix
+    return ServerPage(f"{parts.scheme}://{parts.netloc}", msgspec.structs.replace(source, **own), whole, name)
 
 
 class OwnProcesses(msgspec.Struct, frozen=True):

@@ -136,7 +136,7 @@ class VirtualWorld:
         port: int | None,  # noqa: ARG002
         log: Path,
     ) -> AsyncGenerator[EngineUnderTest]:
-        """Start the virtual engine with this label: one server for each address that gets requests."""
+        """Start the virtual engine with this label: one server for each address."""
         if not isinstance(plain_dialect(engine.dialect), OpenAiDialect):
             raise BadExperiment(f"engine '{label}': virtual engines speak OpenAI's API, {engine.adapter} does not")
         site = self._site(label)
@@ -149,12 +149,12 @@ class VirtualWorld:
             await self._ready(site)
         server = VirtualServer(url, site, owned=owned, cache=self._cache_of(site, url))
         server.start_s = site.engine.start_s if owned else None
-        replicas = [server]
-        for address in addresses:
-            if address.is_target and address.server.base_url != url:
-                place = address.server.base_url
-                replicas.append(VirtualServer(place, site, owned=False, cache=self._cache_of(site, place)))
-        self._servers.update({replica.base_url: replica for replica in replicas})
+        places = [address.server.base_url for address in addresses if address.server.base_url != url]
+        others = {place: VirtualServer(place, site, owned=False, cache=self._cache_of(site, place)) for place in places}
+        self._servers.update({url: server, **others})
+        addresses = tuple(
+            msgspec.structs.replace(address, server=self._servers[address.server.base_url]) for address in addresses
+        )
         startup = Startup(
             start_s=server.start_s, host_available_before_bytes=MEMORY_BYTES, host_available_ready_bytes=MEMORY_BYTES
         )
@@ -166,8 +166,8 @@ class VirtualWorld:
         try:
             yield EngineUnderTest(engine, server, description, startup, None, addresses=addresses)
         finally:
-            for replica in replicas:
-                replica.stop()
+            for each in (server, *others.values()):
+                each.stop()
 
     @contextlib.asynccontextmanager
     async def _client(self) -> AsyncGenerator[Fleet]:

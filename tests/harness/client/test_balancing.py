@@ -99,11 +99,11 @@ def test_prefix_aware_follows_its_rule_on_growing_conversations(seed: int):
 def test_prefix_aware_forgets_what_was_sent_long_ago_but_not_what_is_used(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(balancing, "KEPT_BLOCKS", 8)
     policy = PrefixAware(2)
-    used, once = Call("", (1, 2, 3)), Call("", (11, 12, 13))
+    used, once = Call((1, 2, 3)), Call((11, 12, 13))
     assert [policy.choose(call, [0, 0]) for call in (used, once)] == [0, 1]
     for number in range(20):
-        policy.choose(Call("", (100 + number,)), [0, 9])
-        policy.choose(Call("", (200 + number,)), [9, 0])
+        policy.choose(Call((100 + number,)), [0, 9])
+        policy.choose(Call((200 + number,)), [9, 0])
         assert policy.choose(used, [3, 0]) == 0
     assert policy.choose(once, [0, 1]) == 0, "nobody knows it any more, so the idlest gets it"
 

@@ -94,11 +94,12 @@ class TestWhatEachIsAsked:
     def test_each_has_its_own_page_with_its_role_in_the_name(self) -> None:
         vllm = self.made(ADDRESSES)
         pages = pages_of(vllm, Server("http://r:9"), running_addresses(vllm))
-        assert [(page.name, page.base_url, page.source.path) for page in pages] == [
+        assert [(page.name, page.base_url, page.access.path(page.source.path)) for page in pages] == [
             ("router r:9", "http://r:9", "/metrics"),
             ("server a:1", "http://a:1", "/metrics"),
             ("prefill p:2", "http://p:8", "/m?all=1"),
         ]
+        assert pages[2].access.query == "all=1", "it may be a secret, which the sampler masks"
 
     def test_the_page_of_one_address_may_be_elsewhere_too(self) -> None:
         vllm = self.made([Address("http://a:1", metrics="https://b:2")])

@@ -4,9 +4,10 @@ import asyncio
 import itertools
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 
@@ -23,9 +24,16 @@ FRAME = {"running": 3.0, "output_tokens_total": 100.0, "ttft_s_sum": 4.5, "ttft_
 
 def sampled(folder: TrialFolder, page: ServerPage | None, during: Callable[[Sampler], object]) -> list[TelemetryRecord]:
     """All records that the sampler wrote while ``during`` ran, those of the page among them."""
+    return sampled_pages(folder, [page] if page else [], during)
+
+
+def sampled_pages(
+    folder: TrialFolder, pages: Sequence[ServerPage], during: Callable[[Sampler], object]
+) -> list[TelemetryRecord]:
+    """The same with any number of pages."""
 
     async def scene() -> None:
-        async with sampler() as running, running.into(folder.telemetry_log, None, [], [page]):
+        async with sampler() as running, running.into(folder.telemetry_log, None, [], pages):
             await during(running)
 
     asyncio.run(asyncio.wait_for(scene(), 60))
@@ -214,3 +222,31 @@ def test_what_lets_the_sampler_in_stands_in_no_argument_and_no_file(tmp_path: Pa
     assert secret in path
     assert headers["x-api-key"] == secret
     assert secret.encode() not in folder.telemetry_log.read_bytes()
+
+
+def test_each_of_several_pages_has_a_source_of_its_own_and_a_mark_waits_for_all_of_them(tmp_path: Path):
+    """One page answers its mark only when the other one has been read."""
+    folder, seen = TrialFolder(tmp_path), threading.Event()
+
+    def first(_: str) -> tuple[int, str]:
+        seen.set()
+        return 200, PAGE
+
+    def second(_: str) -> tuple[int, str]:
+        seen.wait(20)
+        return 200, "running 5\n"
+
+    async def during(running: Sampler) -> None:
+        await running.mark("before")
+        records = folder.read_telemetry().records
+        marked = {record.source for record in records if record.values.get("mark") == "before"}
+        assert marked == {"server a:1", "decode b:2"}
+
+    with page_server(first) as one, page_server(second) as other:
+        pages = [
+            msgspec.structs.replace(server.page(), name=name)
+            for server, name in ((one, "server a:1"), (other, "decode b:2"))
+        ]
+        records = sampled_pages(folder, pages, during)
+    running = {record.source: record.values["running"] for record in records if "running" in record.values}
+    assert running == {"server a:1": 3.0, "decode b:2": 5.0}

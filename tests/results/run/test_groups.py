@@ -55,6 +55,17 @@ def test_requests_by_agent_turn_and_prompt(run_of: Any) -> None:
     ]  # fmt: skip
 
 
+def test_requests_by_address_in_the_order_of_the_experiment(run_of: Any) -> None:
+    places = ["b:2", "a:1", "b:2", "a:1", None]
+    calls = [call(turn, "", 1_000, 100 * turn) for turn in range(5)]
+    run = run_of([msgspec.structs.replace(each, address=place) for each, place in zip(calls, places, strict=True)])
+    addresses = [SimpleNamespace(label="b:2"), SimpleNamespace(label="a:1")]
+    record = SimpleNamespace(engine_description=SimpleNamespace(addresses=addresses))
+    run.finished = [SimpleNamespace(record=record), SimpleNamespace(record=SimpleNamespace(engine_description=None))]
+    assert figures(groups.by_address(run)) == [("b:2", 2, 0, 1_000.0, 0.1), ("a:1", 2, 0, 1_000.0, 0.2)]
+    assert [row.output_tokens for row in groups.by_address(run)] == [14, 14]
+
+
 def test_conversations_have_no_agents_and_single_requests_no_turns(run_of: Any) -> None:
     run = run_of([call(0, "", 10, 0)])
     assert groups.by_agent(run) == groups.by_turn(run) == groups.by_model(run) == []

@@ -1,0 +1,70 @@
+"""Bench with several addresses: what it takes, and where each address shows."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bakeoff import results
+from bakeoff.harness.conduct.world import inside
+from bakeoff.harness.virtual import VirtualEngine, VirtualWorld
+from bakeoff.results.report import render_html
+from tests.harness.cli.test_cli import in_process
+from tests.workloads.small_tokenizers import checkpoint
+
+ONE, OTHER = "http://one:1/v1", "http://other:2"
+
+
+def bench(tmp_path: Path, *options: str) -> int:
+    with inside(VirtualWorld({"reference": VirtualEngine()})):
+        return in_process(
+            "bench", "--engine", "reference", "--model", "truth", "--tokenizer", str(checkpoint(tmp_path / "tok")),
+            "--workload", "random", "--concurrency", "4", "--ramp", "1", "--duration", "5", "--no-calibrate",
+            "--out", str(tmp_path / "runs"), *options,
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("given", [("--url", ONE, "--url", OTHER), (ONE, OTHER)], ids=["options", "arguments"])
+def test_several_addresses_are_replicas_that_show_everywhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], given: tuple[str, ...]
+) -> None:
+    assert bench(tmp_path, *given, "--balance", "least-in-flight", "--json") == 0
+    summary: dict[str, Any] = json.loads(capsys.readouterr().out)
+    rows = summary["addresses"]["requests"]
+    assert [row["name"] for row in rows] == ["one:1", "other:2"]
+    run = results.load(summary["run"])
+    assert set(run.requests["address"]) == {"one:1", "other:2"}
+    assert [row["requests"] for row in rows] == [(run.requests["address"] == row["name"]).sum() for row in rows]
+    html = render_html(run)
+    assert "Results by address" in html
+    assert "http://one:1 (replica), http://other:2 (replica); least-in-flight" in html
+    assert in_process("report", summary["run"]) == 0
+    table = capsys.readouterr().out
+    assert "address" in table
+    assert table.index("one:1") < table.index("other:2")
+
+
+def test_one_address_shows_no_table_of_addresses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench(tmp_path, "--url", ONE) == 0
+    assert "one:1" not in capsys.readouterr().out
+    run = results.load(next((tmp_path / "runs").iterdir()))
+    assert "Results by address" not in render_html(run)
+    assert set(run.requests["address"]) == {None}
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ((ONE, "--balance", "by-session"), "--balance divides requests among several addresses; give --url for each"),
+        ((ONE, OTHER, "--balance", "fair"), "--balance must be one of round-robin, least-in-flight, by-session,"),
+        ((ONE, ONE), "urls (--url of bench) has an address twice; remove one"),
+        ((ONE, OTHER, "--profile"), "an engine with several urls cannot be profiled; give the url of one server"),
+    ],
+)
+def test_what_makes_no_sense_is_told_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], complaint: str
+) -> None:
+    assert bench(tmp_path, *options) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert complaint in line
