@@ -194,11 +194,8 @@ class ReferenceEngine(ServerEngine):
         """The facts that ``/version`` has, once the model is loaded."""
         config: Mapping[str, Any] = description.get("config") or {}
         block_tokens, blocks = config.get("block_size"), config.get("num_blocks")
-        return PrefixCacheFacts(
-            config.get("enable_prefix_caching"),
-            block_tokens,
-            block_tokens * blocks if block_tokens and blocks else None,
-        )
+        capacity_tokens = block_tokens * blocks if block_tokens and blocks else None
+        return PrefixCacheFacts(config.get("enable_prefix_caching"), block_tokens, capacity_tokens)
 
     async def describe(self, server: Server) -> dict[str, Any]:
         """Versions and all resolved settings, from ``/version``."""

@@ -190,7 +190,8 @@ class TrialRunner:
             briefly = functools.partial(self._briefly, under_test, record, traffic)
             missing = await record_kernels(under_test.engine, under_test.server, folder, briefly)
             record = msgspec.structs.replace(record, kernels_missing=missing)
-        return await self._judged(record, folder, under_test, traffic, str(death) if death else None, loss)
+        why = str(death) if death else None
+        return await self._judged(record, folder, under_test, traffic, death=why, loss=loss)
 
     async def _briefly(
         self, under_test: EngineUnderTest, record: TrialRecord, traffic: Traffic, folder: TrialFolder
@@ -374,6 +375,7 @@ class TrialRunner:
         folder: TrialFolder,
         under_test: EngineUnderTest,
         traffic: Traffic,
+        *,
         death: str | None,
         loss: str | None,
     ) -> TrialRecord:

@@ -1,13 +1,14 @@
 """The cache gap: why an engine finds fewer prompt tokens in its prefix cache than the load allows.
 
-A simulation of the engine's cache, over the prompts as they were sent, says how many tokens hit: with the engine's block
-size and capacity, the least recently used block evicted first, a cache for each address. Then the causes of a lower share
-are removed one after the other, in the order of :class:`~bakeoff.results.records.CacheCause`. The part of a cause is
-defined as the rise of the hit share when it is removed after those before it; what the simulation of the engine as it is
-finds beyond the engine's own count is unexplained.
+A simulation of the engine's cache, over the prompts as they were sent, says how many tokens hit: with the engine's
+block size and capacity, the least recently used block evicted first, a cache for each address. Then the causes of a
+lower share are removed one after the other, in the order of :class:`~bakeoff.results.records.CacheCause`. The part of a
+cause is defined as the rise of the hit share when it is removed after those before it; what the simulation of the
+engine as it is finds beyond the engine's own count is unexplained.
 
 Prompts are the planned ones. A block of a prompt can be used from the instant at which the request is sent, and what is
-generated from the end of the answer. Hits are whole blocks, and never the last token of a prompt, which engines compute.
+generated from the end of the answer. Hits are whole blocks, and never the last token of a prompt, since engines compute
+that one.
 """
 
 import heapq

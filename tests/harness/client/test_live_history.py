@@ -1,5 +1,6 @@
 """Calls of a conversation hold the answers that the server gave to the calls before them."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -39,8 +40,6 @@ class Answering(ScriptedTransport):
         self._failing = failing
 
     def start(self, prepared: HttpRequest, log: StreamLog, ended: Ended) -> None:
-        import asyncio
-
         number = len(self.sent)
         self.sent.append(prepared)
         chunk = {"choices": [{"index": 0, "delta": {"content": f'live "{number}"\n'}, "finish_reason": None}]}
