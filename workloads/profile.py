@@ -155,6 +155,7 @@ def profile_workload(
         **_length_figures("input", [turn.input_tokens for turn in turns]),
         **_length_figures("output", [turn.output_tokens for turn in turns]),
         **_session_figures(sample),
+        **_agent_figures(sample),
         **_prefix_figures(order, _unlimited_cache_hits(order)),
         **(workload.extra_figures(seed) if isinstance(workload, SupportsFigures) else {}),
     }
@@ -209,13 +210,17 @@ def arrival_order(sessions: Sequence[SessionOutline]) -> Iterator[TurnOutline]:
     arrivals: list[tuple[float, int, TurnOutline]] = []
     for session in sessions:
         begin_s = heapq.heappop(slot_ends_s) if session.start_s is None else session.start_s
-        answers_s = [turn.output_tokens / _DECODE_TOKENS_PER_S for turn in session.turns]
-        starts_s, ends_s = Links.of(session.turns).times_s(answers_s)
+        starts_s, ends_s = _times_s(session)
         arrivals += ((begin_s + starts_s[k], len(arrivals) + k, turn) for k, turn in enumerate(session.turns))
         if session.start_s is None:
             heapq.heappush(slot_ends_s, begin_s + max(ends_s))
     arrivals.sort(key=lambda arrival: arrival[:2])
     return (turn for _, _, turn in arrivals)
+
+
+def _times_s(session: SessionOutline) -> tuple[list[float], list[float]]:
+    """Start and end of each call, in seconds since the session's start."""
+    return Links.of(session.turns).times_s([turn.output_tokens / _DECODE_TOKENS_PER_S for turn in session.turns])
 
 
 def _timing(offsets_s: Iterable[float]) -> ArrivalStatistics:
@@ -265,6 +270,28 @@ def _session_figures(sessions: Sequence[SessionOutline]) -> dict[str, float]:
     if thinks_s:
         figures |= {"think_p50_s": statistics.median(thinks_s), "think_mean_s": statistics.fmean(thinks_s)}
     return figures
+
+
+def _agent_figures(sessions: Sequence[SessionOutline]) -> dict[str, float]:
+    """Figures of sub-agents; empty if there are none."""
+    agents = [turn.agent for session in sessions for turn in session.turns]
+    if not any(agents):
+        return {}
+    sub_agents = sum(len({turn.agent for turn in session.turns} - {""}) for session in sessions)
+    prompt_tokens = sum(turn.input_tokens for session in sessions for turn in session.turns)
+    return {
+        "sub_agent_share": sum(map(bool, agents)) / len(agents),
+        "sub_agents_mean": sub_agents / len(sessions),
+        "calls_at_once_max": max(map(_calls_at_once, sessions)),
+        "prompt_tokens_per_session": prompt_tokens / len(sessions),
+    }
+
+
+def _calls_at_once(session: SessionOutline) -> int:
+    """The largest number of a session's calls that an engine that decodes 50 tokens per second answers at once."""
+    starts_s, ends_s = _times_s(session)
+    changes = sorted([*((start_s, 1) for start_s in starts_s), *((end_s, -1) for end_s in ends_s)])
+    return max(itertools.accumulate(change for _, change in changes))
 
 
 def _prefix_figures(order: Sequence[TurnOutline], hits: Sequence[int]) -> dict[str, float]:

@@ -25,8 +25,8 @@ from bakeoff.workloads.presets import preset_names
 from bakeoff.workloads.profile import profile_workload
 
 SEED = Seed.of("7")
-SESSIONS = {"agentic-tools": 1, "long-context-chat": 12, "multi-turn": 5}
-SCALES = {"agentic-tools": 0.25, "structured-output": 2.0}
+SESSIONS = {"agent-coding": 1, "agentic-tools": 1, "deep-research": 1, "long-context-chat": 12, "multi-turn": 5}
+SCALES = {"agent-coding": 0.25, "agentic-tools": 0.25, "deep-research": 0.25, "structured-output": 2.0}
 """Of structured-output: a small tokenizer needs more tokens for a schema than a real one."""
 KINDS = ["small", pytest.param("smollm2", marks=pytest.mark.model)]
 

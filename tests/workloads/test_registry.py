@@ -52,9 +52,9 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
 
 def test_presets_come_first_and_then_what_reads_files() -> None:
     names = workload_names()
-    assert names[0] == "agentic-tools"
+    assert names[0] == "agent-coding"
     assert names[-4:] == ("rerank", "sessions", "trace", "preset")
-    assert len(set(names)) == len(names) == 17
+    assert len(set(names)) == len(names) == 20
 
 
 def test_every_workload_that_needs_no_file_is_made_from_its_defaults() -> None:

@@ -1,6 +1,15 @@
 """Kinds of traffic as data, and the code that turns them into sessions."""
 
-from bakeoff.workloads.presets.preset import Anchor, Documents, NaturalArrival, Preset, Shared, built_in, preset_names
+from bakeoff.workloads.presets.preset import (
+    Anchor,
+    Documents,
+    NaturalArrival,
+    Preset,
+    Shared,
+    SubAgents,
+    built_in,
+    preset_names,
+)
 from bakeoff.workloads.presets.traffic import PresetTraffic
 
 __all__ = [
@@ -10,6 +19,7 @@ __all__ = [
     "Preset",
     "PresetTraffic",
     "Shared",
+    "SubAgents",
     "built_in",
     "preset_names",
 ]

@@ -3,14 +3,16 @@
 import itertools
 import math
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import NormalDist
+from types import MappingProxyType
 
 import msgspec
 
 from bakeoff.workloads.distributions import Distribution
+from bakeoff.workloads.graph import Links, parents_of
 from bakeoff.workloads.outline import Segment, SessionOutline, TurnOutline
-from bakeoff.workloads.presets.preset import Preset
+from bakeoff.workloads.presets.preset import Preset, Shared, SubAgents
 from bakeoff.workloads.rng import Rng, Seed
 
 LEAST_QUESTION_TOKENS = 4
@@ -34,8 +36,8 @@ class DrawnTurn(msgspec.Struct, frozen=True):
         output_tokens: requested length of the answer.
         think_s: pause before the request, in seconds.
         documents: documents before the question.
-        is_fresh: whether the prompt starts over: a first prompt, or one after compaction.
-        parents: see :class:`bakeoff.workloads.types.Turn`, as for ``lags_s``.
+        is_fresh: whether the prompt starts over: an agent's first prompt, or one after compaction.
+        parents: see :class:`bakeoff.workloads.types.Turn`, as for ``lags_s`` and ``agent``.
     """
 
     input_tokens: int
@@ -45,15 +47,45 @@ class DrawnTurn(msgspec.Struct, frozen=True):
     is_fresh: bool
     parents: tuple[int, ...] | None = None
     lags_s: tuple[float, ...] = ()
+    agent: str = ""
 
 
 class DrawnSession(msgspec.Struct, frozen=True):
-    """A session without its text; ``group`` selects its system prompt."""
+    """A session without its text.
+
+    Attributes:
+        number: of the session, from 0.
+        start_s: seconds since the load's start.
+        group: the main agent's system prompt, by its number in the preset; None without one.
+        turns: the requests of all agents.
+        sub_agent_groups: the system prompt of each sub-agent that has one, likewise. Their numbers follow those of the
+            main agents' system prompts.
+    """
 
     number: int
     start_s: float
     group: int | None
     turns: tuple[DrawnTurn, ...]
+    sub_agent_groups: dict[str, int] = {}
+
+    def group_of(self, agent: str) -> int | None:
+        """The system prompt of an agent; the main agent's name is empty."""
+        return self.sub_agent_groups.get(agent) if agent else self.group
+
+
+class _SubAgent(msgspec.Struct, frozen=True):
+    """A sub-agent's requests, and whether the main agent goes on without it."""
+
+    turns: tuple[DrawnTurn, ...]
+    group: int | None
+    is_background: bool
+
+
+class _Join(msgspec.Struct, frozen=True):
+    """What sub-agents return to the request that waits for them, and the pause before it."""
+
+    result_tokens: int
+    pause_s: float
 
 
 class _Popularity:
@@ -77,8 +109,8 @@ class Drawing:
         seed: of the plan; only ``seed.traffic`` is used.
         scale: factor on every length.
         limit: longest prompt, in tokens.
-        reach_s: length of the load. A session ends with the first turn that its pauses alone put beyond it; this turn
-            keeps the user thinking until the end of the load.
+        reach_s: length of the load. A session has no turns that follow more than ``reach_s`` seconds of pauses; the
+            last one that is left on each path keeps the session waiting until the end of the load.
     """
 
     def __init__(
@@ -91,17 +123,38 @@ class Drawing:
         self._seed = seed
         self._reach_s = math.inf if reach_s is None else reach_s
         shared, documents = preset.shared, preset.documents
+        of_sub_agents = preset.sub_agents.shared if preset.sub_agents else None
         self._groups = _Popularity(shared.groups, shared.skew) if shared else None
+        self._kinds = _Popularity(of_sub_agents.groups, of_sub_agents.skew) if of_sub_agents else None
         self._documents = _Popularity(documents.pool, documents.skew) if documents else None
-        self.shared_tokens = max(LEAST_QUESTION_TOKENS, round(shared.tokens * scale)) if shared else 0
+        self.main_groups = shared.groups if shared else 0
+        """Number of main agents' system prompts, which have the first numbers."""
+        self.shared_tokens = self._system_tokens(shared)
+        """Tokens of a main agent's system prompt."""
+        self._sub_agent_shared_tokens = self._system_tokens(of_sub_agents)
+        self.groups = self.main_groups + (of_sub_agents.groups if of_sub_agents else 0)
+        """Number of system prompts."""
+
+    def system_tokens(self, group: int | None) -> int:
+        """Tokens of a system prompt; 0 for None."""
+        if group is None:
+            return 0
+        return self.shared_tokens if group < self.main_groups else self._sub_agent_shared_tokens
 
     def sessions(self) -> Iterator[DrawnSession]:
         """Endless sessions, in the order of their start."""
         for number, (start_s, tenant) in enumerate(self._arrivals()):
             draws = self._seed.draws(self._name, "session", str(number))
             group = self._group(draws, tenant)
-            count = max(1, round(self._preset.turns.sample(draws)))
-            yield DrawnSession(number, start_s, group, tuple(self._turns(count, self._factor(tenant), draws)))
+            count, factor = max(1, round(self._preset.turns.sample(draws))), self._factor(tenant)
+            started = self._started(number, count, factor)
+            joins = dict(self._joins(number, started))
+            main = tuple(
+                self._turns(self._preset, count, factor, draws, system_tokens=self.system_tokens(group), joins=joins)
+            )
+            turns, groups = _linked(main, started) if started else (main, {})
+            within = Links.of(turns).first_within(self._reach_s)
+            yield DrawnSession(number, start_s, group, turns[:within], groups)
 
     def outline(self, session: DrawnSession) -> SessionOutline:
         """The outline of a session."""
@@ -117,28 +170,77 @@ class Drawing:
         else:
             yield from self._preset.arrival.tenants().arrivals(self._seed.traffic)
 
-    def _turns(self, count: int, factor: float, draws: Rng) -> Iterator[DrawnTurn]:
-        last_tokens, paused_s = 0, 0.0
+    def _turns(
+        self,
+        agent: Preset | SubAgents,
+        count: int,
+        factor: float,
+        draws: Rng,
+        *,
+        system_tokens: int,
+        joins: Mapping[int, _Join] = MappingProxyType({}),
+    ) -> Iterator[DrawnTurn]:
+        """The requests of one agent, one after another.
+
+        Args:
+            agent: its distributions.
+            count: number of requests.
+            factor: on the first prompt and on answers.
+            draws: of the agent alone.
+            system_tokens: of its system prompt.
+            joins: its requests that wait for sub-agents, by their number.
+        """
+        last_tokens = 0
         for k in range(count):
             input_p, output_p = self._pair(draws)
-            think_s = self._preset.think_s.sample(draws) if k else 0.0
-            paused_s += think_s
-            if paused_s - think_s > self._reach_s:
-                return
-            output = max(2, self._scaled(self._preset.output, output_p, factor))
-            grown = last_tokens + self._scaled(self._preset.append, input_p, 1.0)
+            think_s = agent.think_s.sample(draws) if k else 0.0
+            outputs = agent.output if k < count - 1 or agent.last_output is None else agent.last_output
+            output = max(2, self._scaled(outputs, output_p, factor))
+            appended = self._scaled(agent.append, input_p, 1.0)
+            if k in joins:
+                think_s, appended = joins[k].pause_s, joins[k].result_tokens
+            grown = last_tokens + appended
             if k and grown <= self._limit:
                 tokens, is_fresh = grown, False
             elif k:
                 tokens, is_fresh = round(_COMPACTED_SHARE * self._limit), True
             else:
-                tokens, is_fresh = self._scaled(self._preset.input, input_p, factor), True
-            documents = tuple(self._documents_in(draws, self._limit - tokens))
+                tokens, is_fresh = self._scaled(agent.input, input_p, factor), True
+            documents = tuple(self._documents_in(draws, self._limit - tokens)) if agent is self._preset else ()
             tokens += sum(document.tokens for document in documents)
             if is_fresh:
-                tokens = min(self._limit, max(tokens, self.shared_tokens + LEAST_QUESTION_TOKENS))
+                tokens = min(self._limit, max(tokens, system_tokens + LEAST_QUESTION_TOKENS))
             yield DrawnTurn(tokens, output, think_s, documents, is_fresh)
             last_tokens = tokens + output
+
+    def _started(self, session: int, count: int, factor: float) -> dict[int, list[_SubAgent]]:
+        """The sub-agents that a main agent of ``count`` requests starts, by the request after which it does."""
+        kind, started = self._preset.sub_agents, dict[int, list[_SubAgent]]()
+        if kind is None:
+            return started
+        for k in range(count - 1):
+            draws = self._seed.draws(self._name, "session", str(session), "sub-agents", str(k))
+            if draws.uniform() < kind.start_share:
+                at_once = max(1, round(kind.at_once.sample(draws)))
+                started[k] = [self._sub_agent(kind, factor, draws) for _ in range(at_once)]
+        return started
+
+    def _sub_agent(self, kind: SubAgents, factor: float, draws: Rng) -> _SubAgent:
+        is_background = draws.uniform() < kind.background_share
+        group = None if self._kinds is None else self.main_groups + self._kinds.sample(draws)
+        count = max(1, round(kind.turns.sample(draws)))
+        start_pause_s = kind.start_pause_s.sample(draws)
+        first, *later = self._turns(kind, count, factor, draws, system_tokens=self.system_tokens(group))
+        return _SubAgent((msgspec.structs.replace(first, think_s=start_pause_s), *later), group, is_background)
+
+    def _joins(self, session: int, started: Mapping[int, Sequence[_SubAgent]]) -> Iterator[tuple[int, _Join]]:
+        """The main agent's requests that wait for sub-agents, by their number."""
+        for k, sub_agents in started.items():
+            awaited = [sub_agent for sub_agent in sub_agents if not sub_agent.is_background]
+            if awaited and self._preset.sub_agents is not None:
+                draws = self._seed.draws(self._name, "session", str(session), "join", str(k))
+                result_tokens = sum(sub_agent.turns[-1].output_tokens for sub_agent in awaited)
+                yield k + 1, _Join(result_tokens, self._preset.sub_agents.join_pause_s.sample(draws))
 
     def _documents_in(self, draws: Rng, room: int) -> Iterator[Document]:
         """Distinct documents that fit into ``room`` tokens."""
@@ -158,14 +260,24 @@ class Drawing:
             yield Document(number, tokens)
 
     def _outlined(self, session: DrawnSession) -> Iterator[TurnOutline]:
-        segments: list[Segment] = []
+        prompts: dict[str, list[Segment]] = {}
         for k, turn in enumerate(session.turns):
             if turn.is_fresh:
-                segments = [] if session.group is None else [(f"system {session.group}", self.shared_tokens)]
+                group = session.group_of(turn.agent)
+                prompts[turn.agent] = [] if group is None else [(f"system {group}", self.system_tokens(group))]
+            segments = prompts[turn.agent]
             segments += [(f"document {document.number}", document.tokens) for document in turn.documents]
             question = turn.input_tokens - sum(tokens for _, tokens in segments)
             segments.append((f"question {session.number}.{k}", max(1, question)))
-            yield TurnOutline(turn.input_tokens, turn.output_tokens, turn.think_s, tuple(segments))
+            yield TurnOutline(
+                turn.input_tokens,
+                turn.output_tokens,
+                turn.think_s,
+                tuple(segments),
+                turn.parents,
+                turn.lags_s,
+                turn.agent,
+            )
             segments.append((f"answer {session.number}.{k}", turn.output_tokens))
 
     def _pair(self, draws: Rng) -> tuple[float, float]:
@@ -180,6 +292,9 @@ class Drawing:
     def _scaled(self, lengths: Distribution, p: float, factor: float) -> int:
         return max(1, round(lengths.at(p) * self._scale * factor))
 
+    def _system_tokens(self, shared: Shared | None) -> int:
+        return max(LEAST_QUESTION_TOKENS, round(shared.tokens * self._scale)) if shared else 0
+
     def _group(self, draws: Rng, tenant: int | None) -> int | None:
         if self._groups is None or self._preset.shared is None:
             return None
@@ -191,3 +306,42 @@ class Drawing:
         if tenant is None or not self._preset.tenant_spread:
             return 1.0
         return math.exp(self._preset.tenant_spread * self._seed.draws("tenant", str(tenant)).normal())
+
+
+def _linked(
+    main: Sequence[DrawnTurn], started: Mapping[int, Sequence[_SubAgent]]
+) -> tuple[tuple[DrawnTurn, ...], dict[str, int]]:
+    """The requests of all agents with what they wait for, and the system prompt of each sub-agent that has one."""
+    turns: list[DrawnTurn] = []
+    groups: dict[str, int] = {}
+    awaited: list[int] = []
+    names = (f"agent_{number}" for number in itertools.count(1))
+    for k, turn in enumerate(main):
+        turns.append(msgspec.structs.replace(turn, parents=tuple(awaited)))
+        awaited = [launch := len(turns) - 1]
+        for sub_agent in started.get(k, ()):
+            name, last = next(names), launch
+            if sub_agent.group is not None:
+                groups[name] = sub_agent.group
+            for call in sub_agent.turns:
+                turns.append(msgspec.structs.replace(call, parents=(last,), agent=name))
+                last = len(turns) - 1
+            if not sub_agent.is_background:
+                awaited.append(last)
+    return _in_order(turns), groups
+
+
+def _in_order(turns: Sequence[DrawnTurn]) -> tuple[DrawnTurn, ...]:
+    """The turns sorted by the pauses on the way to them, so that those within reach of a load come first."""
+    parents = parents_of(turns)
+    passed_s: list[float] = []
+    before_s: list[float] = []
+    for turn, waits_for in zip(turns, parents, strict=True):
+        before_s.append(max((passed_s[parent] for parent in waits_for), default=0.0))
+        passed_s.append(before_s[-1] + turn.think_s)
+    order = sorted(range(len(turns)), key=before_s.__getitem__)  # stable: parents stay before their children
+    places = {number: place for place, number in enumerate(order)}
+    return tuple(
+        msgspec.structs.replace(turns[number], parents=tuple(sorted(places[parent] for parent in parents[number])))
+        for number in order
+    )

@@ -48,6 +48,10 @@ class Shared(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     skew: float = 1.0
     """Zipf exponent: the popularity of the k-th prompt is proportional to k^-skew; 0 is uniform."""
 
+    def __post_init__(self) -> None:
+        if self.groups < 1 or self.tokens < 1:
+            raise ValueError("shared.groups and shared.tokens must be at least 1")
+
 
 class Documents(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Documents before each question, as in retrieval-augmented generation."""
@@ -60,6 +64,45 @@ class Documents(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     """Number of documents per prompt."""
     skew: float = 1.0
     """Zipf exponent, as in :class:`Shared`."""
+
+
+class SubAgents(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Sub-agents that a session's main agent starts, each with a conversation of its own.
+
+    The main agent's next request waits for all that it has started, except those in the background, and appends their
+    last answers instead of :attr:`Preset.append`.
+    """
+
+    start_share: float
+    """Fraction of the main agent's answers after which it starts some; never after its last one."""
+    at_once: Distribution
+    """Number that it starts at once."""
+    input: Distribution
+    """Tokens of a sub-agent's first prompt, including template and system prompt."""
+    output: Distribution
+    """Tokens of each answer."""
+    last_output: Distribution | None = None
+    """Tokens of a sub-agent's last answer, its result; None: as of the others."""
+    turns: Distribution = Fixed(1.0)
+    """Requests of each sub-agent."""
+    append: Distribution = Fixed(0.0)
+    """Tokens that a later turn adds to the sub-agent's previous prompt and its answer."""
+    think_s: Distribution = Fixed(0.0)
+    """Seconds from the end of a sub-agent's answer to its next request."""
+    start_pause_s: Distribution = Fixed(0.0)
+    """Seconds from the end of the main agent's answer to a sub-agent's first request."""
+    join_pause_s: Distribution = Fixed(0.0)
+    """Seconds from the end of the last sub-agent's answer to the main agent's request that waits for it."""
+    background_share: float = 0.0
+    """Fraction of the sub-agents that the main agent does not wait for."""
+    shared: Shared | None = None
+    """System prompts of sub-agents, one for each kind; None: each sub-agent has one of its own."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.start_share <= 1:
+            raise ValueError(f"start_share must be above 0 and at most 1, not {self.start_share}")
+        if not 0 <= self.background_share <= 1:
+            raise ValueError(f"background_share must lie between 0 and 1, not {self.background_share}")
 
 
 class Anchor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -85,6 +128,8 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     """Tokens of a session's first prompt, including template and system prompt but not documents."""
     output: Distribution
     """Tokens of each answer."""
+    last_output: Distribution | None = None
+    """Tokens of a session's last answer, such as a report; None: as of the others."""
     correlation: float = 0.0
     """Spearman's correlation between the input and the output of a request."""
     turns: Distribution = Fixed(1.0)
@@ -94,6 +139,7 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     think_s: Distribution = Fixed(0.0)
     """Seconds from the end of an answer to the session's next request."""
     shared: Shared | None = None
+    sub_agents: SubAgents | None = None
     documents: Documents | None = None
     tenant_spread: float | None = None
     """Only for arrival processes with tenants: each tenant has its own system prompt and a factor on its lengths whose
@@ -102,7 +148,7 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     json_schema: bool = False
     """Whether every answer must follow a JSON schema, which is in the system prompt."""
     max_input_tokens: int = 131_072
-    """A prompt that would grow longer is compacted, as agents do: the session continues with a summary."""
+    """A prompt that would grow longer is compacted, as agents do: its conversation continues with a summary."""
     anchors: tuple[Anchor, ...] = ()
 
     def __post_init__(self) -> None:
@@ -114,8 +160,6 @@ class Preset(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
             raise ValueError("tenant_spread needs arrival.process = 'multi-tenant'")
         if self.documents is not None and self.documents.pool < 1:
             raise ValueError("documents.pool must be at least 1")
-        if self.shared is not None and (self.shared.groups < 1 or self.shared.tokens < 1):
-            raise ValueError("shared.groups and shared.tokens must be at least 1")
 
 
 def preset_names() -> tuple[str, ...]:

@@ -21,6 +21,8 @@ from bakeoff.workloads.types import Image, Session, Turn
 
 _SYSTEMS, _DOCUMENTS = 64, 4096
 """Numbers of written texts to cache."""
+_AGENT_MARKS = 1_000_003
+"""Distance between the marks of a session's agents: the sessions of a plan, whose marks lie between, are fewer."""
 
 
 class PresetTraffic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -37,7 +39,7 @@ class PresetTraffic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Longest prompt, in tokens after scaling; the default is the preset's limit, scaled."""
     api: Api = "chat"
     reach_s: float | None = None
-    """Length of the load, in seconds. A session ends with the first turn that its pauses alone put beyond it."""
+    """Length of the load, in seconds. A session has no turns that follow more than this many seconds of pauses."""
     images: int = 0
     """Synthetic pictures in each question."""
     image_width: int = 1024
@@ -100,7 +102,7 @@ class PresetTraffic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def primers(self, tokenizer: Tokenizer, seed: Seed) -> Iterator[Session]:
         """One short session per shared system prompt, to prime a cache."""
         author = _Author(self, tokenizer, seed)
-        return (author.primer(group) for group in range(self.preset.shared.groups if self.preset.shared else 0))
+        return (author.primer(group) for group in range(self.drawing(seed).groups))
 
     def notes(self) -> list[str]:
         """Source, scale and what is synthetic."""
@@ -136,7 +138,7 @@ class _Author:
         self._writer = writer(tokenizer)
         self._seed = seed
         self._base = first_mark(seed)
-        self._shared_tokens = traffic.drawing(seed).shared_tokens
+        self._drawing = traffic.drawing(seed)
         self._pool = self._preset.documents.pool if self._preset.documents else 0
         self._system = functools.lru_cache(maxsize=_SYSTEMS)(self._written_system)
         self._document = functools.lru_cache(maxsize=_DOCUMENTS)(self._written_document)
@@ -150,23 +152,27 @@ class _Author:
         return Session(f"{self._traffic.name}-primer-{group}", (turn,))
 
     def _turns(self, drawn: DrawnSession) -> Iterator[Turn]:
-        conversation = self._conversation(drawn.group)
+        conversations: dict[str, Conversation] = {}
+        agents: dict[str, int] = {"": 0}
         schema = json_schema(drawn.group) if self._preset.json_schema and drawn.group is not None else None
         for k, turn in enumerate(drawn.turns):
-            if turn.is_fresh and k:
-                conversation = self._conversation(drawn.group)
+            if turn.is_fresh:
+                conversations[turn.agent] = self._conversation(drawn.group_of(turn.agent))
+            conversation = conversations[turn.agent]
             words = self._seed.wording(self._traffic.name, "text", str(drawn.number), str(k))
-            yield conversation.ask(
+            agent = agents.setdefault(turn.agent, len(agents))
+            asked = conversation.ask(
                 turn.input_tokens,
                 turn.output_tokens,
                 words,
-                mark=self._base + self._pool + drawn.number,
+                mark=self._base + self._pool + drawn.number + _AGENT_MARKS * agent,
                 before=[self._document(document) for document in turn.documents],
                 style=self._preset.style,
                 think_s=turn.think_s,
-                json_schema=schema,
+                json_schema=None if turn.agent else schema,
                 images=self._images(words),
             )
+            yield msgspec.structs.replace(asked, parents=turn.parents, lags_s=turn.lags_s, agent=turn.agent)
             conversation.answer(turn.output_tokens, words, self._preset.style)
 
     def _images(self, rng: Rng) -> tuple[Image, ...]:
@@ -184,7 +190,8 @@ class _Author:
 
     def _written_system(self, group: int) -> str:
         """The system prompt of a group: instructions, and the schema of answers if there is one."""
-        schema = f" Answer in JSON that follows this schema: {json_schema(group)}" if self._preset.json_schema else ""
-        tokens = self._shared_tokens - (self._tokenizer.count(schema) if schema else 0)
+        has_schema = self._preset.json_schema and group < self._drawing.main_groups
+        schema = f" Answer in JSON that follows this schema: {json_schema(group)}" if has_schema else ""
+        tokens = self._drawing.system_tokens(group) - (self._tokenizer.count(schema) if schema else 0)
         words = self._seed.wording("system", str(group))
         return self._writer.passage(max(LEAST_QUESTION_TOKENS, tokens), words, self._base + group) + schema

@@ -18,12 +18,13 @@ WHOLE_WORDS = ["bare", pytest.param("smollm2", marks=pytest.mark.model)]
 """Tokenizers for which a word at the beginning of a text is also a single token."""
 SEED = Seed.of("7")
 SMALL: dict[str, dict[str, Any]] = {
+    "agent-coding": {"scale": 0.02, "max_input_tokens": 1200},
     "agentic-tools": {"scale": 0.02, "max_input_tokens": 1200},
     "long-context-chat": {"scale": 0.02, "max_input_tokens": 1000},
     "structured-output": {"scale": 1.0, "max_input_tokens": 1200},
 }
 """Options that make a preset's requests small; other presets use a twentieth of the real lengths."""
-SESSIONS = {"agentic-tools": 2, "multi-turn": 8, "long-context-chat": 20}
+SESSIONS = {"agent-coding": 2, "deep-research": 3, "agentic-tools": 2, "multi-turn": 8, "long-context-chat": 20}
 """Number of sessions that are examined; 20 for other presets."""
 
 
@@ -145,7 +146,7 @@ def test_documents_are_shared_where_they_stand_first(smollm2: Tokenizer) -> None
     assert seen_equal > 10
 
 
-@pytest.mark.parametrize("name", ["chat", "agentic-tools", "rag", "structured-output", "multi-tenant"])
+@pytest.mark.parametrize("name", ["agent-coding", "chat", "agentic-tools", "rag", "structured-output", "multi-tenant"])
 def test_a_session_is_written_from_its_number_alone(small: Tokenizer, name: str) -> None:
     """It does not depend on earlier sessions: a load may begin at any session."""
     traffic = made(name)

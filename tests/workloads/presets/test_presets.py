@@ -13,6 +13,7 @@ from bakeoff.workloads.presets.schemas import json_schema
 from bakeoff.workloads.profile import profile_workload
 
 SAMPLES = {
+    "agent-coding": (100, 100),
     "agentic-tools": (100, 100),
     "chat": (1000, 200_000),
     "code-completion": (1000, 100_000),
@@ -40,10 +41,11 @@ high = 6
 """
 
 
-def test_there_are_eleven_presets_of_which_the_documents_speak() -> None:
+def test_there_are_fourteen_presets_of_which_the_documents_speak() -> None:
     assert preset_names() == (
-        "agentic-tools", "chat", "code-completion", "long-context-chat", "multi-tenant", "multi-turn",
-        "offline-batch", "rag", "reasoning", "structured-output", "summarisation",
+        "agent-coding", "agent-tools", "agentic-tools", "chat", "code-completion", "deep-research",
+        "long-context-chat", "multi-tenant", "multi-turn", "offline-batch", "rag", "reasoning", "structured-output",
+        "summarisation",
     )  # fmt: skip
 
 
