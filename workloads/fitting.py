@@ -1,13 +1,12 @@
 """Fit a preset to a trace: ``bakeoff workloads fit``.
 
-Lengths, turns and pauses become tables of quantiles. Arrivals become a renewal process with the rate and the
-coefficient of variation (CV) of the trace's gaps. It has no silences and no drift of the rate: where these matter, the
-trace should be replayed instead. :class:`Fit` says where the preset's traffic differs from the trace.
+Lengths, turns and pauses become tables of quantiles, those of sub-agents apart from the main agent's. Arrivals become a
+renewal process with the rate and the coefficient of variation (CV) of the trace's gaps. It has no silences and no drift
+of the rate: where these matter, the trace should be replayed instead. :class:`Fit` says where the preset's traffic
+differs from the trace.
 """
 
 import math
-from array import array
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
@@ -15,8 +14,9 @@ import numpy as np
 
 from bakeoff.workloads.distributions import Distribution, Fixed, quantiles_of
 from bakeoff.workloads.errors import BadTrace
-from bakeoff.workloads.outline import Segment, TurnOutline, outlines
-from bakeoff.workloads.presets import Anchor, NaturalArrival, Preset, PresetTraffic, Shared
+from bakeoff.workloads.lengths import Lengths
+from bakeoff.workloads.outline import outlines
+from bakeoff.workloads.presets import Anchor, NaturalArrival, Preset, PresetTraffic, Shared, SubAgents
 from bakeoff.workloads.profile import WorkloadProfile, profile_workload
 from bakeoff.workloads.rng import Seed
 from bakeoff.workloads.tokenizer import Tokenizer
@@ -37,14 +37,15 @@ COMPARED = {
     "input_per_output": 0.18,
     "turns_mean": 0.18,
     "think_mean_s": 0.18,
+    "sub_agent_share": 0.18,
+    "sub_agents_mean": 0.18,
     "prefix_bound": 0.18,
 }
 """Figures of trace and preset that are compared, with the largest relative difference that is acceptable. Two parts of
 one Azure 2023 trace differ by up to 26 % in their arrivals and 18 % in their lengths, so a fit cannot do better."""
 _ARRIVALS = ("rate_per_s", "gap_cv", "dispersion_1s", "dispersion_10s", "dispersion_60s")
 _PROFILED_SESSIONS, _FEWEST_DRAWN = 20_000, 2_000
-_SESSIONS_FOR_PREFIX = 2_000
-_NEARLY_ALL, _CHANCES = 0.9, 3.0
+_CHANCES = 3.0
 _EVEN_CV, _AS_POISSON = 0.01, 0.03
 _SMALL_CORRELATION, _NOTABLE_SHARE = 0.02, 0.05
 _DIGITS = 4
@@ -118,7 +119,7 @@ def fit(trace: Workload, seed: Seed, name: str = "trace", *, tokenizer: Tokenize
         NoTokenizer: rows have text but no lengths, and ``tokenizer`` is None.
         WorkloadError: sessions are not in the order of their start.
     """
-    lengths = _Lengths()
+    lengths = Lengths()
     for session in outlines(trace, seed, tokenizer):
         lengths.add(session.turns, has_start=session.start_s is not None)
     if lengths.requests < FEWEST_REQUESTS:
@@ -141,103 +142,7 @@ def fit(trace: Workload, seed: Seed, name: str = "trace", *, tokenizer: Tokenize
     return Fit(preset, reason, figures, notes, lengths.requests, lengths.sessions)
 
 
-class _Lengths:
-    """Lengths, turns and pauses of all sessions.
-
-    Attributes:
-        first: input and output tokens of each session's first request.
-        appended: tokens that later requests add to the previous prompt and answer, and their output tokens.
-        input: prompt tokens of every request.
-        output: output tokens of every request.
-        think_s: pauses before later requests.
-        turns: requests per session.
-        shrunk: number of later requests whose prompt is not longer than the previous one.
-        compacted: number of those that are shorter than half the previous one.
-        overlapping: number of later requests whose prompt grew by less than the previous answer.
-        starts: number of sessions with a start time.
-    """
-
-    def __init__(self) -> None:
-        self.first = (array("d"), array("d"))
-        self.appended = (array("d"), array("d"))
-        self.input = array("d")
-        self.output = array("d")
-        self.think_s = array("d")
-        self.turns = array("d")
-        self.shrunk = self.compacted = self.overlapping = self.starts = 0
-        self._leading: list[tuple[Segment, ...]] = []
-
-    def add(self, turns: Sequence[TurnOutline], *, has_start: bool) -> None:
-        """Add a session of at least one request."""
-        self.turns.append(len(turns))
-        self.starts += has_start
-        if len(self._leading) < _SESSIONS_FOR_PREFIX:
-            self._leading.append(turns[0].segments)
-        last: TurnOutline | None = None
-        for turn in turns:
-            self.output.append(turn.output_tokens)
-            self.input.append(turn.input_tokens)
-            if last is None:
-                _extend(self.first, turn.input_tokens, turn.output_tokens)
-            else:
-                self.think_s.append(turn.think_s)
-                self._add_later(turn, last)
-            last = turn
-
-    def _add_later(self, turn: TurnOutline, last: TurnOutline) -> None:
-        if turn.input_tokens <= last.input_tokens:
-            self.shrunk += 1
-            self.compacted += turn.input_tokens < last.input_tokens / 2
-            return
-        appended = turn.input_tokens - last.input_tokens - last.output_tokens
-        self.overlapping += appended < 1
-        _extend(self.appended, max(1, appended), turn.output_tokens)
-
-    @property
-    def requests(self) -> int:
-        return len(self.output)
-
-    @property
-    def sessions(self) -> int:
-        return len(self.turns)
-
-    @property
-    def later(self) -> int:
-        """Number of requests that are not the first of their session."""
-        return self.requests - self.sessions
-
-    def context_limit(self) -> int:
-        """The longest prompt; where contexts are compacted, the length that 10 % of the prompts exceed."""
-        return round(float(np.quantile(self.input, 0.9 if self.compacted else 1.0)))
-
-    def correlation(self) -> float:
-        """Spearman's correlation of the new tokens of a prompt (first input or appended) with its answer."""
-        from scipy.stats import rankdata  # noqa: PLC0415  (scipy costs 0.5 s; --help must not pay)
-
-        total = 0.0
-        for new, output in (self.first, self.appended):
-            if len(new) > 1 and min(new) < max(new) and min(output) < max(output):
-                total += len(new) * float(np.corrcoef(rankdata(new), rankdata(output))[0, 1])
-        return total / (len(self.first[0]) + len(self.appended[0]))
-
-    def shared_tokens(self) -> int:
-        """Length of the prefix that at least 90 % of the sessions share."""
-        matching, depth, tokens = self._leading, 0, 0
-        while True:
-            segments = Counter(prompt[depth] for prompt in matching if len(prompt) > depth)
-            segment, count = segments.most_common(1)[0] if segments else (("", 0), 0)
-            if count < max(_NEARLY_ALL * len(self._leading), 2):
-                return tokens
-            matching = [prompt for prompt in matching if len(prompt) > depth and prompt[depth] == segment]
-            depth, tokens = depth + 1, tokens + segment[1]
-
-
-def _extend(columns: tuple["array[float]", "array[float]"], *row: float) -> None:
-    for column, value in zip(columns, row, strict=True):
-        column.append(value)
-
-
-def _arrival(profile: WorkloadProfile, lengths: _Lengths) -> tuple[NaturalArrival, str, bool]:
+def _arrival(profile: WorkloadProfile, lengths: Lengths) -> tuple[NaturalArrival, str, bool]:
     """The process, a sentence on it, and whether it is a guess."""
     rate_per_s, cv = profile.figures.get("rate_per_s"), profile.figures.get("gap_cv", 1.0)
     if rate_per_s is None and lengths.starts > 1:
@@ -256,27 +161,52 @@ def _arrival(profile: WorkloadProfile, lengths: _Lengths) -> tuple[NaturalArriva
 
 
 def _preset(
-    lengths: _Lengths, expected: Mapping[str, tuple[float, float]], arrival: NaturalArrival, name: str
+    lengths: Lengths, expected: Mapping[str, tuple[float, float]], arrival: NaturalArrival, name: str
 ) -> Preset:
-    correlation, shared_tokens = round(lengths.correlation(), 2), lengths.shared_tokens()
+    main, correlation = lengths.main, round(lengths.main.correlation(), 2)
     least_correlation = max(_SMALL_CORRELATION, _CHANCES / math.sqrt(lengths.requests))
     preset = Preset(
         summary=f"traffic like {name}",
         source=f"fitted to the {lengths.requests:,} requests of {name}",
         arrival=arrival,
-        input=_table(lengths.first[0]),
-        output=_table(lengths.output),
+        input=_table(main.first[0]),
+        output=_table([*main.output, *main.last_output]),
         correlation=correlation if abs(correlation) >= least_correlation else 0.0,
-        shared=Shared(shared_tokens) if shared_tokens else None,
+        shared=_shared(main.shared_tokens()),
         max_input_tokens=lengths.context_limit(),
         anchors=tuple(_anchors(expected, name)),
     )
-    if not lengths.later:
+    if not lengths.main.later:
         return preset
-    append = _table(lengths.appended[0]) if lengths.appended[0] else Fixed(1.0)
     return msgspec.structs.replace(
-        preset, turns=_table(lengths.turns), append=append, think_s=_table(lengths.think_s)
-    )  # fmt: skip
+        preset,
+        turns=_table(main.turns),
+        append=_table(main.appended[0] or [1.0]),
+        think_s=_table(main.think_s or [0.0]),
+        sub_agents=_sub_agents(lengths) if lengths.starts_sub_agents else None,
+    )
+
+
+def _sub_agents(lengths: Lengths) -> SubAgents:
+    each = lengths.sub_agents
+    return SubAgents(
+        start_share=_rounded(min(1.0, len(lengths.at_once) / lengths.main.later)),
+        at_once=_table(lengths.at_once),
+        input=_table(each.first[0]),
+        output=_table(each.output or each.last_output),
+        last_output=_table(each.last_output),
+        turns=_table(each.turns),
+        append=_table(each.appended[0] or [1.0]),
+        think_s=_table(each.think_s or [0.0]),
+        start_pause_s=_table(lengths.start_pause_s),
+        join_pause_s=_table(lengths.join_pause_s or [0.0]),
+        background_share=_rounded(lengths.background / len(each.turns)),
+        shared=_shared(each.shared_tokens()),
+    )
+
+
+def _shared(tokens: int) -> Shared | None:
+    return Shared(tokens) if tokens else None
 
 
 def _table(values: _Floats) -> Distribution:
@@ -291,7 +221,7 @@ def _rounded(value: float) -> float:
     return float(f"{value:.{_DIGITS}g}")
 
 
-def _expected(figures: Mapping[str, float], lengths: _Lengths) -> dict[str, tuple[float, float]]:
+def _expected(figures: Mapping[str, float], lengths: Lengths) -> dict[str, tuple[float, float]]:
     """The figures of a trace that a preset should have, each with its tolerance.
 
     Figures of arrivals also differ by chance: three standard errors of the mean gap, of its CV, and of a variance over
@@ -316,26 +246,37 @@ def _anchors(expected: Mapping[str, tuple[float, float]], name: str) -> Iterator
             yield Anchor(metric, low, high, f"{name}: {value:.4g}, give or take {100 * tolerance:.0f} %")
 
 
-def _sessions(lengths: _Lengths) -> int:
+def _sessions(lengths: Lengths) -> int:
     """Sessions to draw from the preset: as many as the trace has, within limits."""
     return min(max(lengths.sessions, _FEWEST_DRAWN), _PROFILED_SESSIONS)
 
 
-def _notes(lengths: _Lengths, figures: Mapping[str, Comparison]) -> Iterator[str]:
+def _notes(lengths: Lengths, figures: Mapping[str, Comparison]) -> Iterator[str]:
     """What the preset does not reproduce."""
     if any(name in figures and not figures[name].is_within for name in _ARRIVALS):
         yield "its arrivals burst or drift as no Gamma process does; replay the trace if that matters"
-    if lengths.later and not any(lengths.think_s):
+    if lengths.main.later and not any(lengths.main.think_s):
         yield "pauses between turns are unknown and are left out"
     for count, text in (
         (
-            lengths.shrunk,
+            lengths.main.shrunk + lengths.sub_agents.shrunk,
             "are not longer than the previous one; the preset compacts contexts at a fixed length",
         ),
-        (lengths.overlapping, "leave out part of the previous answer; the preset always includes all of it"),
+        (
+            lengths.main.overlapping + lengths.sub_agents.overlapping,
+            "leave out part of the previous answer; the preset always includes all of it",
+        ),
     ):
         if count > _NOTABLE_SHARE * lengths.later:
             yield f"{100 * count / lengths.later:.0f} % of later prompts {text}"
+    if lengths.sub_agents.turns and not lengths.starts_sub_agents:
+        yield "no sub-agent starts before the main agent's last request; sub-agents are left out"
+    elif lengths.nested > _NOTABLE_SHARE * len(lengths.sub_agents.turns):
+        share = 100 * lengths.nested / len(lengths.sub_agents.turns)
+        yield f"{share:.0f} % of sub-agents are not started by the main agent; the preset's all are"
+    if lengths.beside > _NOTABLE_SHARE * lengths.requests:
+        share = 100 * lengths.beside / lengths.requests
+        yield f"{share:.0f} % of requests run beside others of their agent; the preset sends them one after another"
     bound = figures.get("prefix_bound")
     if bound is not None and not bound.is_within:
         shares = (

@@ -12,7 +12,7 @@ from bakeoff.workloads.distributions import Distribution, Exponential, Fixed, Lo
 from bakeoff.workloads.errors import BadTrace, NoTokenizer, WorkloadError
 from bakeoff.workloads.fitting import Comparison, Fit, fit
 from bakeoff.workloads.outline import SessionOutline, TurnOutline
-from bakeoff.workloads.presets import NaturalArrival, PresetTraffic, Shared
+from bakeoff.workloads.presets import NaturalArrival, Preset, PresetTraffic, Shared, SubAgents
 from bakeoff.workloads.presets.preset import preset_from
 from bakeoff.workloads.presets.toml import preset_toml
 from bakeoff.workloads.profile import profile_workload
@@ -208,3 +208,74 @@ def test_fifty_requests_are_enough_and_the_same_seed_gives_the_same_fit():
     result = fit(few, SEED)
     assert result.requests == 50
     assert fit(few, SEED) == result
+
+
+SUB_AGENTS = SubAgents(
+    start_share=0.3,
+    at_once=Quantiles((0, 0.5, 0.500001, 1), (1, 1, 2, 2)),
+    input=Uniform(400, 500),
+    output=Uniform(20, 40),
+    last_output=Uniform(200, 300),
+    turns=Uniform(2, 4),
+    append=Uniform(10, 30),
+    think_s=Exponential(4.0),
+    start_pause_s=Fixed(0.5),
+    join_pause_s=Uniform(6, 8),
+    background_share=0.2,
+    shared=Shared(350),
+)
+WITH_SUB_AGENTS = Preset(
+    summary="made",
+    source="nobody",
+    arrival=NaturalArrival("poisson", 0.1),
+    input=Uniform(1_000, 2_000),
+    output=Uniform(50, 150),
+    turns=Uniform(3, 5),
+    append=Uniform(100, 200),
+    think_s=Exponential(20.0),
+    shared=Shared(900),
+    sub_agents=SUB_AGENTS,
+)
+
+
+def test_sub_agents_are_fitted_apart_from_the_main_agent():
+    fitted = fit(Recorded(islice(PresetTraffic("made", WITH_SUB_AGENTS).outlines(SEED), 400)), Seed.of("8"))
+    preset, found = fitted.preset, fitted.preset.sub_agents
+    assert found is not None
+    assert found.start_share == pytest.approx(0.3, abs=0.03)
+    assert found.at_once.mean() == pytest.approx(1.5, rel=0.05)
+    assert found.background_share == pytest.approx(0.2, abs=0.02)
+    assert (found.shared, preset.shared) == (Shared(350), Shared(900))
+    assert found.start_pause_s == Fixed(0.5)
+    for name in ("input", "output", "last_output", "turns", "append", "think_s", "join_pause_s"):
+        assert getattr(found, name).mean() == pytest.approx(getattr(SUB_AGENTS, name).mean(), rel=0.05), name
+    for name in ("input", "output", "turns", "append", "think_s"):
+        assert getattr(preset, name).mean() == pytest.approx(getattr(WITH_SUB_AGENTS, name).mean(), rel=0.05), name
+    assert fitted.poor == ()
+    assert {"sub_agent_share", "sub_agents_mean"} <= {anchor.metric for anchor in preset.anchors}
+    assert preset_from(preset_toml(preset), "written") == preset
+
+
+def call(agent: str, *parents: int, lags_s: tuple[float, ...] = (), think_s: float = 1.0) -> TurnOutline:
+    return TurnOutline(100, 10, think_s, (("x", 100),), parents, lags_s, agent)
+
+
+@pytest.mark.parametrize(
+    ("turns", "note"),
+    [
+        ((call(""), call("a", 0), call("a/b", 1), call("", 0, 1, 2)), "50 % of sub-agents are not started by the main"),
+        ((call(""), call("", 0), call("", 0), call("", 1, 2)), "25 % of requests run beside others of their agent"),
+        ((call(""), call("a", 0)), "no sub-agent starts before the main agent's last request; sub-agents are left out"),
+    ],
+)
+def test_graphs_that_a_preset_cannot_draw_are_noted(turns: tuple[TurnOutline, ...], note: str):
+    fitted = fit(Recorded(SessionOutline(f"s{i}", None, turns) for i in range(30)), SEED)
+    assert any(found.startswith(note) for found in fitted.notes), fitted.notes
+    assert note in fitted.preset.summary
+
+
+def test_the_pause_before_a_join_counts_from_the_end_of_a_sub_agent_behind_its_last_answer():
+    turns = (call(""), call("a", 0), call("", 0, 1, lags_s=(0.0, 5.0), think_s=2.0))
+    fitted = fit(Recorded(SessionOutline(f"s{i}", None, turns) for i in range(30)), SEED)
+    assert fitted.preset.sub_agents is not None
+    assert fitted.preset.sub_agents.join_pause_s == Fixed(7.0)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import msgspec
 import pytest
 
 from bakeoff.workloads import NoTokenizer, Random, Seed, Session, Tokenizer, WorkloadError
@@ -110,6 +111,19 @@ def test_figures_that_cannot_be_computed_are_missing() -> None:
     for profile in (at_once, silent):
         assert not {"rate_per_s", "gap_cv", "longest_gap_s", "think_p50_s"} & set(profile.figures)
         assert profile.arrivals == ArrivalCounts(0, ())
+
+
+def test_sub_agents_are_counted_and_a_session_sends_several_calls_at_once() -> None:
+    """Two sub-agents start when the main agent's first answer ends; it waits for one of them."""
+    start, end = turn(("q", 100)), turn(("q", 100), ("r", 20))
+    inner = [msgspec.structs.replace(turn((name, 60)), parents=(0,), agent=name) for name in ("agent_1", "agent_2")]
+    family = (msgspec.structs.replace(start, parents=()), *inner, msgspec.structs.replace(end, parents=(0, 1)))
+    figures = profiled(FixedSessions(session("a", 0.0, *family), session("b", 9.0, start, end))).figures
+    assert figures["sub_agent_share"] == 2 / 6
+    assert figures["sub_agents_mean"] == 1
+    assert figures["calls_at_once_max"] == 2
+    assert figures["prompt_tokens_per_session"] == (340 + 220) / 2
+    assert "sub_agent_share" not in profiled().figures
 
 
 def test_an_anchor_is_met_missed_or_not_checked() -> None:

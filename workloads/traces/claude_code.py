@@ -143,7 +143,6 @@ class ClaudeCode(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return {
             "sub_agents": sub_agents,
             "sub_agent_requests": total.requests - main.requests,
-            "sub_agent_requests_share": (total.requests - main.requests) / max(1, total.requests),
             "blocks": total.blocks,
             "block_hit_share": total.share,
             "main_agent_blocks": main.blocks,

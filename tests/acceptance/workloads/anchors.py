@@ -25,6 +25,7 @@ from benchmarks.bars import Bars, model_argument
 
 SEEDS = ("1", "2", "3")
 ARRIVALS, SESSIONS, AGENTIC_SESSIONS = 1_000_000, 10_000, 700
+AGENTIC = ("agent-coding", "agentic-tools", "deep-research")
 MOONCAKE, BLOCK_TOKENS, BATCH = "mooncake-fast25/conversation_trace.jsonl.gz", 512, 32
 
 
@@ -51,7 +52,7 @@ def anchors(bars: Bars) -> None:
     """Check the median over seeds of every anchor of every preset."""
     missed = 0
     for name in preset_names():
-        sessions = AGENTIC_SESSIONS if name == "agentic-tools" else SESSIONS
+        sessions = AGENTIC_SESSIONS if name in AGENTIC else SESSIONS
         profiles = [
             profile_workload(name, workload(name, {}), Seed.of(seed), sessions=sessions, arrivals=ARRIVALS)
             for seed in SEEDS

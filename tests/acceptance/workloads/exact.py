@@ -2,8 +2,7 @@
 
 For each preset and each of three real tokenizers, 1,000 requests are drawn. Every prompt is rendered by the model's
 template and encoded as a whole by the ``tokenizers`` library, as in an engine. For sessions of one group, the common
-prefix of their token ids must end where the shared text ends. The two longest presets are scaled to a tenth and a
-quarter of their length.
+prefix of their token ids must end where the shared text ends. The longest presets are scaled.
 """
 
 import collections
@@ -21,7 +20,7 @@ from benchmarks.bars import Bars
 from tests.acceptance.real_tokenizers import real_tokenizers
 
 REQUESTS, SEED = 1000, Seed("exact", "exact")
-SCALES = {"agentic-tools": 0.1, "long-context-chat": 0.25}
+SCALES = {"agent-coding": 0.1, "agentic-tools": 0.1, "deep-research": 0.25, "long-context-chat": 0.25}
 _MARK = "@here@"
 
 
