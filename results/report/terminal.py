@@ -37,10 +37,12 @@ from bakeoff.results.report.standing import (
 from bakeoff.results.report.terminal_table import terminal_table
 from bakeoff.results.report.verdict import verdict
 from bakeoff.results.run.address_pages import AddressPage, address_pages
+from bakeoff.results.run.cache import cache_gaps_of
 from bakeoff.results.run.cells import Cell
 from bakeoff.results.run.groups import RequestGroup, by_address, by_agent, by_model
 from bakeoff.results.run.levels import levels_of
 from bakeoff.results.run.run import Run
+from bakeoff.results.text.cache import gap_text
 from bakeoff.results.text.findings import sentences
 from bakeoff.results.text.format import (
     ABSENT,
@@ -101,6 +103,7 @@ def print_summary(run: Run, console: Console) -> None:
         if run.search is not None:
             print_search(run.search, console)
         _print_list(console, "Where the time went, by the engines' own metrics:", engine_lines(run), "")
+        _print_list(console, "Prefix cache:", _cache_gaps(run), "")
         print_attribution(profiled_trials(run), console)
         _print_list(console, "INVALID trials, excluded from every number above:", _invalid(run), "red")
         _print_list(console, "Never finished:", _unfinished(run), "yellow")
@@ -283,6 +286,10 @@ def _token_match(cell: Cell, notes: Footnotes) -> Text:
         return Text(f"{match.text} {notes.mark('match', match.why)}", "dim")
     mark = f"\n{notes.mark('match', match.note)}" if match.note else ""
     return Text.assemble((match.text, "red" if match.differs else ""), (f"\n{match.answers}{mark}", "dim"))
+
+
+def _cache_gaps(run: Run) -> list[str]:
+    return [f"{each.level}, {each.engine}: {gap_text(each.gaps.whole)}" for each in cache_gaps_of(run)]
 
 
 def _invalid(run: Run) -> list[str]:
