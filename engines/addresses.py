@@ -51,13 +51,10 @@ def targets_of(addresses: Sequence[Address]) -> list[Address]:
 
 
 def labels_of(addresses: Sequence[Address]) -> list[str]:
-    """A label of each address, without credentials: ``host:port``, and its path where another has the same port."""
-    parts = [urllib.parse.urlsplit(address.url) for address in addresses]
-    hosts = [part.netloc.rpartition("@")[2] for part in parts]
-    return [
-        host if hosts.count(host) == 1 else f"{host}{part.path.rstrip('/')}"
-        for host, part in zip(hosts, parts, strict=True)
-    ]
+    """A label of each address, without credentials: ``host:port``, or all of it where another has the same."""
+    places = [_place(address.url) for address in addresses]
+    hosts = [urllib.parse.urlsplit(place).netloc for place in places]
+    return [host if hosts.count(host) == 1 else place for host, place in zip(hosts, places, strict=True)]
 
 
 def problem_of(addresses: Sequence[Address], balance: Balance | None) -> str | None:
@@ -92,8 +89,10 @@ def problem_of(addresses: Sequence[Address], balance: Balance | None) -> str | N
 
 
 def _place(url: str) -> str:
-    """An address without what requests carry to it."""
-    return url.partition("?")[0].rpartition("@")[2].rstrip("/").removesuffix("/v1")
+    """An address without what requests carry to it, and without the final ``/v1``."""
+    scheme, _, rest = url.partition("?")[0].partition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}".rstrip("/").removesuffix("/v1")
 
 
 def _carried(url: str) -> tuple[str, str]:

@@ -152,7 +152,7 @@ def engine(
     Raises:
         UnknownEngine, BadOption, BadAdapter: as :func:`check`.
     """
-    made = adapter_class(adapter)(_setup(adapter, model, options, spec, deployment))
+    made: Engine = adapter_class(adapter)(_setup(adapter, model, options, spec, deployment))
     _require(made, _members(Engine), adapter)
     if deployment.urls and not isinstance(made, SupportsAddresses):
         raise BadOption(f"engine '{adapter}' can only run at one address; give it as url")

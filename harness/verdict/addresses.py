@@ -237,7 +237,8 @@ def _increases(page: Page, window: Window) -> dict[str, Floats]:
         steps = np.diff(numbers)
         if len(numbers) == len(inside) > 1 and (steps >= 0).all():
             blocks = min(_MAX_BLOCKS, len(steps))
-            found[name] = np.bincount(np.arange(len(steps)) * blocks // len(steps), steps, blocks)
+            numbered = np.arange(len(steps)) * blocks // len(steps)
+            found[name] = block_sums(steps, np.ones(len(steps), dtype=np.bool_), numbered, blocks)
     return found
 
 

@@ -72,7 +72,7 @@ def block_sums(values: Floats, members: NDArray[np.bool_], blocks: NDArray[np.in
         blocks: block of each request, from 0.
         count: number of blocks.
     """
-    return np.bincount(blocks[members], values[members], count)
+    return np.bincount(blocks[members], values[members], count).astype(np.float64)
 
 
 def ranks_within(strata: NDArray[np.int64], values: Floats) -> Floats:
