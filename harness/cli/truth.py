@@ -1,4 +1,4 @@
-"""The command ``bakeoff truth``: a mock server with known timing."""
+"""The command ``bakeoff truth``: a mock server with known timing, or several that act as replicas of an engine."""
 
 import contextlib
 import signal
@@ -12,9 +12,12 @@ import cyclopts
 from bakeoff.harness.cli.options import EXIT_OK
 
 if TYPE_CHECKING:
-    from bakeoff.harness.truth import TruthServer
+    from collections.abc import Callable, Sequence
+
+    from bakeoff.harness.truth import Schedule
 
 _Several = cyclopts.Parameter(negative="")
+_STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
 def serve_truth(
@@ -27,6 +30,11 @@ def serve_truth(
     tokens_per_chunk: int = 1,
     events_per_write: int = 1,
     slots: int | None = None,
+    prompt_token_ms: float = 0.0,
+    cache_tokens: Annotated[list[str] | None, _Several] = None,
+    cache_block_tokens: int = 16,
+    replicas: int | None = None,
+    slow: Annotated[list[str] | None, _Several] = None,
     jitter: Literal["none", "exponential"] = "none",
     seed: int = 0,
     role_chunk: Literal["none", "with_first", "early"] = "none",
@@ -43,17 +51,17 @@ def serve_truth(
     fault: Annotated[list[str] | None, _Several] = None,
     stall: Annotated[list[str] | None, _Several] = None,
     restart: str | None = None,
-    core: int | None = None,
+    core: Annotated[list[str] | None, _Several] = None,
     log: Path | None = None,
 ) -> int:
-    """Serve a mock LLM with exactly known timing, to measure any client's own error.
+    """Serve a mock LLM with exactly known timing, to measure any client's own error, or replicas to compare routers.
 
-    Runs until Ctrl-C.
+    Runs until Ctrl-C. With --replicas, an option with REPLICA=VALUE applies to one of them, as in --slow 2=1.5.
 
     Parameters
     ----------
     port
-        Port to listen on; 0 picks a free one.
+        Port to listen on; 0 picks a free one. Further replicas listen on the ports after it.
     host
         Address to listen on.
     model
@@ -68,6 +76,16 @@ def serve_truth(
         Chunks in each write; a write is due when its last chunk is.
     slots
         Concurrent answers; further requests wait in order. Unlimited by default.
+    prompt_token_ms
+        Time that each prompt token outside the prefix cache adds to the first chunk, in ms.
+    cache_tokens
+        TOKENS or REPLICA=TOKENS, repeatable: size of a simulated prefix cache. None by default.
+    cache_block_tokens
+        Tokens in each block of the prefix cache.
+    replicas
+        Number of servers, each in a process of its own and with a cache of its own.
+    slow
+        FACTOR or REPLICA=FACTOR, repeatable: factor on all times of answers.
     jitter
         Constant gaps, or gaps drawn from an exponential distribution with the same mean.
     seed
@@ -102,13 +120,16 @@ def serve_truth(
     restart
         AT:DOWN in seconds: AT seconds after the first request, reset all connections and stop listening for DOWN.
     core
-        Pin the server to this core, at real-time priority if allowed.
+        CORE or REPLICA=CORE, repeatable: pin the server to this core, at real-time priority if allowed.
     log
         File to append the true times of each answer to, as JSON lines.
     """
-    from bakeoff.harness.truth import Schedule, TruthServer
-    from bakeoff.harness.truth.isolation import pin_to_core
-    from bakeoff.results.files.jsonl import Appender
+    import asyncio
+
+    import msgspec
+
+    from bakeoff.harness.errors import BadSchedule
+    from bakeoff.harness.truth import Schedule
 
     schedule = Schedule(
         ttft_s=ttft_ms / 1e3,
@@ -116,6 +137,8 @@ def serve_truth(
         tokens_per_chunk=tokens_per_chunk,
         events_per_write=events_per_write,
         slots=slots,
+        prompt_token_s=prompt_token_ms / 1e3,
+        cache_block_tokens=cache_block_tokens,
         jitter=jitter,
         seed=seed,
         role_chunk=None if role_chunk == "none" else role_chunk,
@@ -133,31 +156,110 @@ def serve_truth(
         stalls=tuple(_span("stall", value) for value in stall or ()),
         restart=None if restart is None else _span("restart", restart),
     )
+    if replicas is not None and replicas < 1:
+        raise BadSchedule(f"--replicas must be at least 1, not {replicas}")
+    count = replicas or 1
+    schedules = [
+        msgspec.structs.replace(schedule, cache_tokens=tokens).slowed(1.0 if factor is None else factor)
+        for tokens, factor in zip(
+            _each("cache-tokens", cache_tokens, count, int, "1=100000"),
+            _each("slow", slow, count, float, "2=1.5"),
+            strict=True,
+        )
+    ]
+    cores = _each("core", core, count, int, "1=0")
+    if replicas is None:
+        _serve_here(schedules[0], port, host=host, model=model, core=cores[0], log=log)
+    else:
+        asyncio.run(_serve_replicas(schedules, port, host=host, model=model, cores=cores, log=log))
+    return EXIT_OK
+
+
+def _serve_here(schedule: "Schedule", port: int, *, host: str, model: str, core: int | None, log: Path | None) -> None:
+    """Serve in this process until Ctrl-C or SIGTERM, even if the shell made background jobs ignore Ctrl-C."""
+    from bakeoff.harness.truth import TruthServer
+    from bakeoff.harness.truth.isolation import disable_gc, pin_to_core
+    from bakeoff.harness.truth.process import Summary
+    from bakeoff.results.files.jsonl import Appender
+
     with contextlib.ExitStack() as cleanup:
         on_end = None if log is None else cleanup.enter_context(Appender(log)).append
         server = TruthServer(schedule, port, host=host, model=model, keep=False, on_end=on_end)
         cleanup.callback(server.close)
         if core is not None:
             pin_to_core(core)
-        _until_interrupted(server, f"http://{host}:{server.port}")
-    return EXIT_OK
+
+        def stop(_number: int, _frame: FrameType | None) -> None:
+            server.stop()
+
+        for number in _STOPPING:
+            signal.signal(number, stop)
+        disable_gc()
+        _print(f"truth server at http://{host}:{server.port}; press Ctrl-C to stop")
+        server.serve()
+        server.close()
+        _print(str(Summary(server.accepted, server.endings)))
 
 
-def _until_interrupted(server: "TruthServer", url: str) -> None:
-    """Serve until Ctrl-C or SIGTERM, even if the shell made background jobs ignore Ctrl-C."""
-    from bakeoff.harness.truth.isolation import disable_gc
+async def _serve_replicas(
+    schedules: "Sequence[Schedule]",
+    port: int,
+    *,
+    host: str,
+    model: str,
+    cores: "Sequence[int | None]",
+    log: Path | None,
+) -> None:
+    """Serve each schedule in a process of its own: a long prompt of one does not delay the answers of another."""
+    import asyncio
 
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        server.stop()
+    from bakeoff.harness.errors import TruthFailed
+    from bakeoff.harness.truth import truth_process
+    from bakeoff.results.files.jsonl import Appender
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
-    disable_gc()
-    _print(f"truth server at {url}; press Ctrl-C to stop")
-    server.serve()
-    server.close()
-    ends = ", ".join(f"{count} {ending}" for ending, count in sorted(server.endings.items()))
-    _print(f"{server.endings.total()} answers over {server.accepted} connections{': ' * bool(ends)}{ends}")
+    stopped = asyncio.Event()
+    for number in _STOPPING:
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
+    async with contextlib.AsyncExitStack() as stack:
+        if log is not None:
+            stack.enter_context(Appender(log))  # reports a file that cannot be written before anything starts
+        servers = [
+            await stack.enter_async_context(
+                truth_process(
+                    schedule, port + replica - 1 if port else 0, core=core, host=host, model=model, replica=replica,
+                    keep=False, log=None if log is None else str(log),
+                )
+            )
+            for replica, (schedule, core) in enumerate(zip(schedules, cores, strict=True), start=1)
+        ]  # fmt: skip
+        for replica, server in enumerate(servers, start=1):
+            _print(f"replica {replica} at {server.url}")
+        _print("press Ctrl-C to stop")
+        ends = [asyncio.create_task(server.ended()) for server in servers]
+        stopping = asyncio.create_task(stopped.wait())
+        await asyncio.wait([stopping, *ends], return_when=asyncio.FIRST_COMPLETED)
+        for replica, end in enumerate(ends, start=1):
+            if end.done():
+                raise TruthFailed(f"replica {replica} has ended (exit code {end.result()})")
+        for replica, server in enumerate(servers, start=1):
+            _print(f"replica {replica}: {await server.stop()}")
+
+
+def _each(
+    option: str, values: "Sequence[str] | None", replicas: int, number: "Callable[[str], float]", example: str
+) -> "list[Any]":
+    """The value of each replica, None without one: ``1.5`` is that of all, ``2=1.5`` that of the second."""
+    each: list[Any] = [None] * replicas
+    for value in sorted(values or (), key=lambda value: "=" in value):  # those of all replicas first
+        place, _, text = value.rpartition("=")
+        try:
+            first, last = (int(place), int(place)) if place else (1, replicas)
+            each[first - 1 : last] = [number(text)] * (last - first + 1)
+        except ValueError:
+            raise _bad_value(option, value, f"a number, or one for a replica, such as --{option} {example}") from None
+        if not 1 <= first <= last <= replicas:
+            raise _bad_value(option, value, f"the number of a replica, 1 to {replicas}, before the =")
+    return each
 
 
 def _share(value: str) -> tuple[Any, float]:

@@ -34,7 +34,7 @@ class CompletionRequest(msgspec.Struct, kw_only=True):
     tokens: int
     """Requested output tokens."""
     prompt_tokens: int = 1
-    """Ids of a prompt given as token ids, else its words; at least 1."""
+    """Ids of a prompt given as token ids, else its words; at least 1. With a prefix cache a chat's roles count."""
     stream: bool = True
     usage_asked: bool = True
     """Whether the request asked for usage (``stream_options.include_usage``)."""
@@ -46,6 +46,11 @@ class CompletionRequest(msgspec.Struct, kw_only=True):
     def chat(self) -> bool:
         """Whether it came on the chat path."""
         return self.path == CHAT
+
+    @property
+    def uncached_tokens(self) -> int:
+        """Prompt tokens that were not found in a prefix cache."""
+        return self.prompt_tokens - (self.cached_tokens or 0)
 
 
 class Answered(CompletionRequest, kw_only=True):
@@ -71,3 +76,12 @@ class Answered(CompletionRequest, kw_only=True):
     sends: list[tuple[int, int]] = []
     """Time and byte count (HTTP framing included) of every ``send`` that took bytes. Empty if each write of the
     timetable went out whole in one ``send``: then the other times are complete."""
+
+
+class ReplicaAnswered(Answered, kw_only=True):
+    """What happened to one answer of a replica."""
+
+    replica: int
+    """Its number, from 1."""
+    queue_s: float
+    """Seconds that the request waited for a slot."""

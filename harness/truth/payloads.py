@@ -1,7 +1,7 @@
 """Bytes of answers: server-sent events in HTTP's chunked transfer coding, and whole replies."""
 
 from http import HTTPStatus
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -25,6 +25,20 @@ _DELTAS = {
     "c": b'"delta":{"tool_calls":[{"index":0,"function":{"arguments":"%b"}}]}',
 }
 _ERROR = {"message": "the schedule wants this", "type": "server_error", "param": None}
+
+
+class AnswerTexts(NamedTuple):
+    """What a client assembles from a whole answer, and may send back in the next prompt.
+
+    Attributes:
+        reasoning: of a chat.
+        content: of a chat, or the completion.
+        arguments: of a chat's tool call.
+    """
+
+    reasoning: str
+    content: str
+    arguments: str
 
 
 class Payloads:
@@ -88,6 +102,18 @@ class Payloads:
         if finish and self._schedule.usage != "absent":
             body["usage"] = self._usage(request)
         return reply(200, body)
+
+    def texts(self, request: CompletionRequest) -> AnswerTexts:
+        """All text of an answer."""
+        kinds = self._kinds if request.stream else ""
+        texts = {"r": "", "t": "", "c": ""}
+        first, size = 0, self._schedule.tokens_per_chunk
+        while first < min(len(kinds), request.tokens):
+            count = min(size, request.tokens - first)
+            texts[kinds[first]] += self._text(first, count)
+            first += count
+        texts["t"] += self._text(first, request.tokens - first)
+        return AnswerTexts(texts["r"], texts["t"], texts["c"])
 
     def _text(self, first: int, count: int) -> str:
         if not self._schedule.multibyte:

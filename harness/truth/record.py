@@ -91,7 +91,7 @@ def _dues_ns(answer: Answered, schedule: Schedule) -> list[int]:
     """When each chunk that was written was due: with the last chunk of its write."""
     per_write = schedule.events_per_write
     chunks = Script(schedule).chunks(answer) if answer.stream else -(-answer.tokens // schedule.tokens_per_chunk)
-    dues_ns = schedule.dues_ns(answer.begun_ns or answer.start_ns, answer.number, chunks)
+    dues_ns = schedule.dues_ns(answer.begun_ns or answer.start_ns, answer.number, chunks, answer.uncached_tokens)
     if not answer.stream:
         return dues_ns[-1:] if answer.written_ns else []
     return [dues_ns[min(chunk - chunk % per_write + per_write, chunks) - 1] for chunk in range(len(answer.written_ns))]

@@ -111,38 +111,69 @@ class _ContentPart(msgspec.Struct):
     text: str | None = None
 
 
-class _ChatMessage(msgspec.Struct):
+class ChatMessage(msgspec.Struct):
+    """A message; a prefix cache reads more of it than its content."""
+
     content: str | list[_ContentPart] | None = None
+    role: Any = None
+    reasoning_content: Any = None
+    reasoning: Any = None
+    """The same as ``reasoning_content``, by its newer name."""
+    tool_calls: Any = None
+
+    @property
+    def text(self) -> str:
+        """Its content without pictures."""
+        content = self.content or ""
+        return content if isinstance(content, str) else "\n".join(part.text or "" for part in content)
 
 
-class _Body(msgspec.Struct):
+class Body(msgspec.Struct):
     """The fields that affect an answer; all others are ignored, as the schedule fixes everything else."""
 
     model: str | None = None
     prompt: str | list[int | str | list[int]] | None = None
-    messages: list[_ChatMessage] | None = None
+    messages: list[ChatMessage] | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
 
 
-_decoder = msgspec.json.Decoder(_Body)
+_decoder = msgspec.json.Decoder(Body)
 
 
-def completion_request(path: str, data: bytes, default_model: str) -> CompletionRequest:
+def body_of(path: str, data: bytes) -> Body:
     """Decode the body of a POST to one of the two completion paths.
 
     Raises:
-        MalformedRequest: it is not JSON of the right shape, has no prompt, or asks for no or too many tokens.
+        MalformedRequest: it is not JSON of the right shape, or has no prompt.
     """
     try:
         body = _decoder.decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise MalformedRequest(f"the body is not a request: {error}") from error
-    prompt = body.messages if path == CHAT else body.prompt
-    if prompt is None:
-        raise MalformedRequest(f"{'messages' if path == CHAT else 'prompt'} is missing")
+    if path == CHAT and body.messages is None:
+        raise MalformedRequest("messages is missing")
+    if path != CHAT and body.prompt is None:
+        raise MalformedRequest("prompt is missing")
+    return body
+
+
+def completion_request(
+    path: str, body: Body, default_model: str, prompt_tokens: int | None = None
+) -> CompletionRequest:
+    """The request in a body.
+
+    Args:
+        path: one of the two completion paths.
+        body: from :func:`body_of`.
+        default_model: if the body names none.
+        prompt_tokens: length of the prompt; None to count it here.
+
+    Raises:
+        MalformedRequest: it asks for no or too many tokens.
+    """
     limits = (body.max_completion_tokens, body.max_tokens, _DEFAULT_TOKENS)
     tokens = next(count for count in limits if count is not None)
     if not 1 <= tokens <= MAX_TOKENS:
@@ -151,7 +182,7 @@ def completion_request(path: str, data: bytes, default_model: str) -> Completion
         path=path,
         model=body.model or default_model,
         tokens=tokens,
-        prompt_tokens=max(1, _length(prompt)),
+        prompt_tokens=max(1, _length(body, path) if prompt_tokens is None else prompt_tokens),
         stream=bool(body.stream),
         usage_asked=bool(body.stream_options and body.stream_options.include_usage),
     )
@@ -184,18 +215,15 @@ def _model(name: str) -> dict[str, Any]:
     }
 
 
-def _length(prompt: str | list[Any]) -> int:
+def _length(body: Body, path: str) -> int:
     """Tokens of a prompt: each id counts one, text counts its words."""
-    if isinstance(prompt, str):
-        return len(prompt.split())
-    return sum(map(_piece_length, prompt))
+    if path == CHAT:
+        return sum(len(message.text.split()) for message in body.messages or ())
+    prompt = body.prompt or ""
+    return len(prompt.split()) if isinstance(prompt, str) else sum(map(_piece_length, prompt))
 
 
-def _piece_length(piece: int | str | list[int] | _ChatMessage) -> int:
-    if isinstance(piece, _ChatMessage):
-        content = piece.content or ""
-        texts = [content] if isinstance(content, str) else [part.text or "" for part in content]
-        return sum(len(text.split()) for text in texts)
+def _piece_length(piece: int | str | list[int]) -> int:
     if isinstance(piece, str):
         return len(piece.split())
     return 1 if isinstance(piece, int) else len(piece)

@@ -6,7 +6,7 @@ import random
 import re
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, Self
 
 import msgspec
 
@@ -35,6 +35,7 @@ class Fault(StrEnum):
 
 _KIND = re.compile(r"(\d+)([rtc])")
 _MOST_KINDS = 100_000
+_ANSWER_TIMES = ("ttft_s", "itl_s", "prompt_token_s")
 
 
 class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -58,6 +59,12 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     slots: int | None = None
     """Concurrent answers; further requests wait in order of arrival, and their timetable begins when they get a slot.
     None: unlimited. With n slots and answers of s seconds the capacity is n / s requests per second."""
+    prompt_token_s: float = 0.0
+    """Seconds that each prompt token outside the prefix cache adds to ``ttft_s``."""
+    cache_tokens: int | None = None
+    """Size of a simulated prefix cache, in tokens; None: no cache."""
+    cache_block_tokens: int = 16
+    """Tokens in each block of that cache."""
     jitter: Literal["none", "exponential"] = "none"
     """Whether each gap is ``itl_s`` or drawn from an exponential distribution with that mean."""
     seed: int = 0
@@ -99,6 +106,22 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if problem:
             raise BadSchedule(f"schedule: {problem}")
 
+    @property
+    def is_replica(self) -> bool:
+        """Whether it simulates what a router depends on: the time of the prompt, or a prefix cache."""
+        return self.prompt_token_s > 0 or self.cache_tokens is not None
+
+    def slowed(self, factor: float) -> Self:
+        """The same with all times of answers multiplied.
+
+        Raises:
+            BadSchedule: the factor is no number above 0.
+        """
+        if not (math.isfinite(factor) and factor > 0):
+            raise BadSchedule(f"slow must be a number above 0, not {factor}")
+        times_s = {name: getattr(self, name) * factor for name in _ANSWER_TIMES}
+        return msgspec.structs.replace(self, **times_s)
+
     def kinds_of_tokens(self) -> str:
         """One letter for each token whose kind ``kinds`` states."""
         return "".join(letter * int(count) for count, letter in _KIND.findall(self.kinds))
@@ -107,10 +130,17 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """When chunk ``chunk`` (from 0) of an answer to a request at ``start_ns`` is due, without jitter."""
         return start_ns + to_ns(self.ttft_s) + chunk * to_ns(self.itl_s)
 
-    def dues_ns(self, start_ns: int, number: int, chunks: int) -> list[int]:
-        """When each of the ``chunks`` chunks of request ``number`` is due, jitter included, writes not considered."""
+    def dues_ns(self, start_ns: int, number: int, chunks: int, uncached_tokens: int = 0) -> list[int]:
+        """When each of the ``chunks`` chunks of request ``number`` is due, jitter included, writes not considered.
+
+        ``uncached_tokens`` are those of its prompt that the prefix cache did not hold.
+        """
         gaps = itertools.islice(self.gaps_ns(number), max(0, chunks - 1))
-        return list(itertools.accumulate(gaps, initial=start_ns + to_ns(self.ttft_s)))
+        return list(itertools.accumulate(gaps, initial=start_ns + self.ttft_ns(uncached_tokens)))
+
+    def ttft_ns(self, uncached_tokens: int) -> int:
+        """Delay of the first chunk of tokens of a prompt with so many tokens outside the prefix cache."""
+        return to_ns(self.ttft_s) + to_ns(uncached_tokens * self.prompt_token_s)
 
     def gaps_ns(self, number: int) -> Iterator[int]:
         """The gaps between chunks of request ``number`` (from 0); endless."""
@@ -139,13 +169,18 @@ def to_ns(seconds: float) -> int:
 
 def _checks(schedule: Schedule) -> Iterator[tuple[bool, str]]:
     """Whether each rule holds, and the message if it does not."""
-    for name in ("ttft_s", "itl_s"):
+    for name in _ANSWER_TIMES:
         value = getattr(schedule, name)
         yield _length(value), f"{name} must be 0 or more seconds, not {value}"
     for name in ("tokens_per_chunk", "events_per_write"):
         value = getattr(schedule, name)
         yield value >= 1, f"{name} must be at least 1, not {value}"
     yield schedule.slots is None or schedule.slots >= 1, "slots must be at least 1, or left out"
+    yield schedule.cache_block_tokens >= 1, "cache_block_tokens must be at least 1"
+    yield (
+        schedule.cache_tokens is None or schedule.cache_tokens >= schedule.cache_block_tokens,
+        "cache_tokens must hold at least one block of cache_block_tokens, or be left out",
+    )
     yield schedule.write_bytes is None or schedule.write_bytes >= 1, "write_bytes must be at least 1, or left out"
     for name, choices in (
         ("jitter", ("none", "exponential")),

@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from bakeoff.harness.truth.answered import CompletionRequest
-from bakeoff.harness.truth.payloads import END, STREAM_HEAD, VOCABULARY, Payloads, fault_reply
-from bakeoff.harness.truth.schedule import Fault, Schedule, to_ns
+from bakeoff.harness.truth.payloads import END, STREAM_HEAD, VOCABULARY, AnswerTexts, Payloads, fault_reply
+from bakeoff.harness.truth.schedule import Fault, Schedule
 
 ROLE, TOKENS, FINISH = "role", "tokens", "finish"
-_REFUSALS = frozenset({Fault.HTTP_429, Fault.HTTP_500, Fault.HTTP_503})
+REFUSALS = frozenset({Fault.HTTP_429, Fault.HTTP_500, Fault.HTTP_503})
+"""Faults of requests that get a status at once instead of an answer."""
 _HALF = frozenset({Fault.RESET, Fault.TRUNCATED, Fault.STALL, Fault.ERROR_EVENT})
 _MAX_KINDS = 64
 _WARM_TOKENS = 20_000
@@ -44,7 +45,6 @@ class Script:
 
     def __init__(self, schedule: Schedule) -> None:
         self.schedule = schedule
-        self._ttft_ns = to_ns(schedule.ttft_s)
         self._per_write = schedule.tokens_per_chunk * schedule.events_per_write
         # Without kinds, writes repeat after this many of them.
         self._period = sys.maxsize if schedule.kinds else VOCABULARY // math.gcd(VOCABULARY, self._per_write)
@@ -68,7 +68,7 @@ class Script:
 
     def writes(self, request: CompletionRequest) -> Iterator[Write]:
         """Every write, in order."""
-        if request.fault is not None and request.fault in _REFUSALS:
+        if request.fault is not None and request.fault in REFUSALS:
             yield Write(0, fault_reply(request.fault))
             return
         whole = self._stream(request) if request.stream else self._whole(request)
@@ -82,6 +82,10 @@ class Script:
         """Number of chunks with tokens before the stream ends or its fault strikes."""
         chunks = -(-request.tokens // self.schedule.tokens_per_chunk)
         return max(1, chunks // 2) if request.fault in _HALF else chunks
+
+    def texts(self, request: CompletionRequest) -> AnswerTexts:
+        """What a client assembles from a whole answer."""
+        return self._kind(chat=request.chat, model=request.model)[0].texts(request)
 
     def _stream(self, request: CompletionRequest) -> Iterator[Write]:
         payloads, _ = self._kind(chat=request.chat, model=request.model)
@@ -104,11 +108,12 @@ class Script:
 
     def _opening(self, request: CompletionRequest, payloads: Payloads) -> tuple[list[Write], int]:
         """The write with the role, if there is one, and the gap before the first chunk of tokens."""
+        ttft_ns = self.schedule.ttft_ns(request.uncached_tokens)
         if not self.role_writes(request):
-            return [], self._ttft_ns
+            return [], ttft_ns
         early = self.schedule.role_chunk == "early"
-        role = Write(0 if early else self._ttft_ns, STREAM_HEAD + payloads.role(), ((len(STREAM_HEAD), ROLE),))
-        return [role], self._ttft_ns if early else 0
+        role = Write(0 if early else ttft_ns, STREAM_HEAD + payloads.role(), ((len(STREAM_HEAD), ROLE),))
+        return [role], ttft_ns if early else 0
 
     def _closing(self, request: CompletionRequest, payloads: Payloads, gaps: Iterator[int]) -> Iterator[Write]:
         if request.fault is None:
@@ -128,7 +133,7 @@ class Script:
         gaps = self.schedule.gaps_ns(request.number)
         data = payloads.whole(request)
         full = -(-request.tokens // self.schedule.tokens_per_chunk)
-        due_ns = self._ttft_ns + sum(itertools.islice(gaps, full - 1))
+        due_ns = self.schedule.ttft_ns(request.uncached_tokens) + sum(itertools.islice(gaps, full - 1))
         broken = request.fault in _HALF and request.fault is not Fault.ERROR_EVENT
         yield Write(due_ns, data[: len(data) // 2] if broken else data, ((0, TOKENS),))
         if broken:

@@ -5,16 +5,23 @@ import functools
 import os
 import select
 import socket
-import struct
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 
 from bakeoff.harness.errors import TruthFailed
 from bakeoff.harness.truth.answered import CHAT, COMPLETIONS, Answered, Ending
+from bakeoff.harness.truth.connection import Connection
 from bakeoff.harness.truth.epoll_waiter import EpollWaiter
 from bakeoff.harness.truth.payloads import error_reply
-from bakeoff.harness.truth.requests import HttpRequest, MalformedRequest, RequestParser, completion_request, other_reply
+from bakeoff.harness.truth.replica import Replica
+from bakeoff.harness.truth.requests import (
+    HttpRequest,
+    MalformedRequest,
+    body_of,
+    completion_request,
+    other_reply,
+)
 from bakeoff.harness.truth.schedule import Fault, Schedule
 from bakeoff.harness.truth.timetable import Answer, Change, Timetable
 
@@ -32,53 +39,7 @@ _EVENTS_PER_ROUND = 8
 """Most events and accepted connections handled per round, so that a burst of arrivals does not delay due writes."""
 _BACKLOG = 4096
 _MAX_PORT = 65535
-_READ_BYTES = 1 << 16
 _IN = select.EPOLLIN | select.EPOLLRDHUP
-_RESET = struct.pack("ii", 1, 0)
-_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-
-
-class Connection:
-    """One client's connection.
-
-    Attributes:
-        number: from 0, in order of acceptance.
-        fd: of its socket; -1 once closed.
-        parser: of its requests.
-        answer: in progress, or the answer whose fault has silenced the connection.
-        keep_alive: whether the connection stays open after its answer.
-    """
-
-    def __init__(self, accepted: socket.socket, number: int) -> None:
-        self._socket = accepted
-        self.number = number
-        self.fd = accepted.fileno()
-        self.parser = RequestParser()
-        self.answer: Answer | None = None
-        self.keep_alive = True
-
-    def receive(self) -> bytes | None:
-        """Bytes that have arrived; none at the end of the connection, and None if there was nothing to read."""
-        try:
-            return self._socket.recv(_READ_BYTES)
-        except BlockingIOError:
-            return None
-        except OSError:
-            return b""
-
-    def send_continue(self) -> None:
-        """Let the client send the body that it holds back."""
-        with contextlib.suppress(OSError):
-            self._socket.send(_CONTINUE)
-
-    def close(self, *, reset: bool = False) -> None:
-        """Close it, with ``reset`` by a RST instead of an orderly end. Closing twice is harmless."""
-        if self.fd < 0:
-            return
-        if reset:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-        self.fd = -1
-        self._socket.close()
 
 
 class TruthServer:
@@ -90,6 +51,7 @@ class TruthServer:
         host: address to listen on.
         model: name that ``/v1/models`` lists, and of answers whose request names none.
         keep: whether to keep answers for :attr:`answered`.
+        replica: number of this replica, from 1; None if it is none, unless the schedule simulates one.
         on_end: called with each finished answer, soon after its end, when nothing is due.
 
     Attributes:
@@ -109,6 +71,7 @@ class TruthServer:
         host: str = "127.0.0.1",
         model: str = "truth",
         keep: bool = True,
+        replica: int | None = None,
         on_end: Callable[[Answered], None] | None = None,
     ) -> None:
         self.port = port
@@ -120,6 +83,8 @@ class TruthServer:
         self._on_end = on_end
         self._timetable = Timetable(schedule)
         self._timetable.script.warm(model)
+        acts = replica is not None or schedule.is_replica
+        self._replica = Replica(replica or 1, model, self._timetable) if acts else None
         self._listener: socket.socket | None = self._bind()
         self._epoll = select.epoll()
         self._answers: list[Answer] = []
@@ -182,8 +147,7 @@ class TruthServer:
         for connection in self._drain():
             self._cut(connection, Ending.STOPPED, time.monotonic_ns())
             connection.close()
-        while self._deferred:
-            self._deferred.popleft()()
+        self._run_deferred()
         if self._listener is not None:
             self._listener.close()
         if not self._epoll.closed:
@@ -257,16 +221,25 @@ class TruthServer:
             self._disconnect(connection, now_ns)
         elif request.method == "POST" and request.path in {CHAT, COMPLETIONS}:
             try:
-                completion = completion_request(request.path, request.body, self._model)
+                body = body_of(request.path, request.body)
+                prompt = self._timetable.cache.prompt(request.path, body) if self._timetable.cache else None
+                completion = completion_request(request.path, body, self._model, prompt.tokens if prompt else None)
             except MalformedRequest as error:
                 self._reply(connection, error_reply(400, str(error)), now_ns)
                 return
-            answer = self._timetable.add_request(connection.fd, connection.number, completion, now_ns)
+            answer = self._timetable.add_request(connection.fd, connection.number, completion, now_ns, prompt)
             connection.answer = answer
             if self._keep:
                 self._answers.append(answer)
         else:
-            self._reply(connection, other_reply(request.method, request.path, self._model), now_ns)
+            self._reply(connection, self._other_reply(request.method, request.path), now_ns)
+
+    def _other_reply(self, method: str, path: str) -> bytes:
+        own = None
+        if self._replica is not None:
+            self._run_deferred()  # so that the figures include every answer that has ended
+            own = self._replica.reply(method, path)
+        return other_reply(method, path, self._model) if own is None else own
 
     def _refuse(self, connection: Connection, message: str, now_ns: int) -> None:
         """Reply 400 to bytes that cannot be parsed, then hang up."""
@@ -308,9 +281,19 @@ class TruthServer:
         self._timetable.end(answer, ending, now_ns)
         if answer.request is not None:
             self.endings[ending] += 1
-            if self._on_end is not None:
-                on_end, script = self._on_end, self._timetable.script
-                self._deferred.append(lambda: on_end(answer.record(script)))
+            if self._on_end is not None or self._replica is not None:
+                self._deferred.append(functools.partial(self._record, answer))
+
+    def _record(self, answer: Answer) -> None:
+        answered = answer.record(self._timetable.script)
+        if self._replica is not None:
+            answered = self._replica.record(answered)
+        if self._on_end is not None:
+            self._on_end(answered)
+
+    def _run_deferred(self) -> None:
+        while self._deferred:
+            self._deferred.popleft()()
 
     # Sockets.
 
@@ -372,6 +355,8 @@ class TruthServer:
         for connection in self._drain():
             self._cut(connection, Ending.RESTART, now_ns)
             connection.close(reset=True)
+        if self._timetable.cache is not None:
+            self._timetable.cache.clear()
 
     def _stop(self, _mask: int) -> None:
         os.eventfd_read(self._wake)

@@ -10,10 +10,15 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
 from enum import Enum, auto
+from typing import TYPE_CHECKING
 
 from bakeoff.harness.truth.answered import Answered, CompletionRequest, Ending
 from bakeoff.harness.truth.schedule import Schedule, to_ns
-from bakeoff.harness.truth.script import ROLE, TOKENS, Script
+from bakeoff.harness.truth.script import REFUSALS, ROLE, TOKENS, Script
+from bakeoff.workloads.prefixes import Pin
+
+if TYPE_CHECKING:
+    from bakeoff.harness.truth.prefix_cache import PrefixCache, Prompt
 
 NEVER_NS = 1 << 62
 
@@ -25,18 +30,20 @@ class Answer:
         fd: descriptor of its connection; -1 once it has ended, so that a late write fails instead of reaching whichever
             client has the descriptor by then.
         request: what it answers; None for replies that are not recorded.
+        prompt: its prompt until its end, if the schedule has a prefix cache.
+        pin: the cached blocks that it uses.
         steps: gap and bytes of each write after the next one.
         data: bytes of the next write.
         due_ns: when the next write is due.
         begun_ns: when it got a slot; None if it did not wait for one.
-        has_slot: whether it occupies a slot.
+        has_slot: whether it is in progress: it does not wait for a slot, and has not ended.
         stamp: takes the time of each ``send`` that took bytes of ``data``.
     """
 
     __slots__ = (
         "_partial_bytes", "_remainders", "_times_ns",
-        "begun_ns", "connection_number", "data", "due_ns", "ended_ns", "ending", "fd", "has_slot", "request", "stamp",
-        "start_ns", "steps",
+        "begun_ns", "connection_number", "data", "due_ns", "ended_ns", "ending", "fd", "has_slot", "pin", "prompt",
+        "request", "stamp", "start_ns", "steps",
     )  # fmt: skip
 
     def __init__(
@@ -44,16 +51,18 @@ class Answer:
         fd: int,
         connection_number: int,
         request: CompletionRequest | None,
-        steps: Iterator[tuple[int, bytes]],
         start_ns: int,
+        prompt: "Prompt | None" = None,
     ) -> None:
         self.fd = fd
         self.connection_number = connection_number
         self.request = request
-        self.steps = steps
+        self.prompt = prompt
+        self.pin: Pin[int] | None = None
+        self.steps: Iterator[tuple[int, bytes]] = iter(())
         self.start_ns = start_ns
-        gap_ns, self.data = next(steps)
-        self.due_ns = start_ns + gap_ns
+        self.data = b""
+        self.due_ns = start_ns
         self.begun_ns: int | None = None
         self.has_slot = False
         self.ended_ns: int | None = None
@@ -64,10 +73,11 @@ class Answer:
         self._partial_bytes: int | None = None
         self.stamp: Callable[[int], None] = self._times_ns.append
 
-    def begin_late(self, now_ns: int) -> None:
-        """Start the timetable now: the answer has waited for a slot until now."""
-        self.begun_ns = now_ns
-        self.due_ns += now_ns - self.start_ns
+    def begin(self, steps: Iterator[tuple[int, bytes]], now_ns: int) -> None:
+        """Start the timetable now: gap and bytes of each write."""
+        self.steps = steps
+        gap_ns, self.data = next(steps)
+        self.due_ns = now_ns + gap_ns
 
     def sent_part(self, t_ns: int, count: int) -> None:
         """Record that at ``t_ns`` the kernel took only ``count`` bytes of ``data``; the remainder is next."""
@@ -88,7 +98,7 @@ class Answer:
         """End the answer; if it has ended before, the first ending holds."""
         if self.ending is None:
             self.ending, self.ended_ns = ending, now_ns
-        self.fd, self.steps, self.data = -1, iter(()), b""
+        self.fd, self.steps, self.data, self.prompt, self.pin = -1, iter(()), b"", None, None
         self.stamp = self._times_ns.append
 
     def record(self, script: Script) -> Answered:
@@ -157,6 +167,8 @@ class Timetable:
         script: bytes of the answers.
         disruptions: stalls and restart.
         ready: answers with a write that is due, in the order in which to write.
+        cache: the prefix cache; None without one.
+        running: number of answers in progress.
     """
 
     def __init__(self, schedule: Schedule) -> None:
@@ -166,35 +178,48 @@ class Timetable:
         self._schedule = schedule
         self._waiting: list[tuple[int, int, Answer]] = []
         self._order = itertools.count()
-        self._free_slots = schedule.slots
+        self.cache = _cache(schedule)
+        self.running = 0
         self._without_slot: deque[Answer] = deque()
         self._number = 0
+
+    @property
+    def waiting(self) -> int:
+        """Number of answers that wait for a slot."""
+        return sum(answer.ending is None for answer in self._without_slot)
 
     def reset(self) -> None:
         """Number requests from 0 again; the next one starts the clock of the disruptions."""
         self._number = 0
         self.disruptions.clear()
 
-    def add_request(self, fd: int, connection_number: int, request: CompletionRequest, now_ns: int) -> Answer:
-        """Schedule the answer to a request that was complete at ``now_ns``; sets the request's number and fault."""
+    def add_request(
+        self,
+        fd: int,
+        connection_number: int,
+        request: CompletionRequest,
+        now_ns: int,
+        prompt: "Prompt | None" = None,
+    ) -> Answer:
+        """Schedule the answer to a request that was complete at ``now_ns``; sets the request's number and fault.
+
+        Its prompt is looked up in the prefix cache when it gets a slot, as an engine does when it schedules it.
+        """
         request.number = self._number
         request.fault = self._schedule.fault(request.number)
         self._number += 1
         self.disruptions.begin(now_ns)
-        answer = Answer(fd, connection_number, request, self.script.steps(request), now_ns)
-        if self._free_slots is None:
-            self._add(answer)
-        elif self._free_slots:
-            self._free_slots -= 1
-            answer.has_slot = True
-            self._add(answer)
+        answer = Answer(fd, connection_number, request, now_ns, prompt)
+        if self._schedule.slots is None or self.running < self._schedule.slots:
+            self._begin(answer, request, now_ns)
         else:
             self._without_slot.append(answer)
         return answer
 
     def add_reply(self, fd: int, connection_number: int, data: bytes, now_ns: int) -> Answer:
         """Schedule a reply that is due at once and not recorded; a stall holds it back like everything else."""
-        answer = Answer(fd, connection_number, None, iter([(0, data)]), now_ns)
+        answer = Answer(fd, connection_number, None, now_ns)
+        answer.begin(iter([(0, data)]), now_ns)
         self._add(answer)
         return answer
 
@@ -241,21 +266,49 @@ class Timetable:
 
     def end(self, answer: Answer, ending: Ending, now_ns: int) -> None:
         """End ``answer``, and give its slot, if it has one, to the next answer that waits."""
+        if answer.has_slot:
+            self._leave_cache(answer, ending)
         answer.finish(ending, now_ns)
-        if not answer.has_slot or self._free_slots is None:
+        if not answer.has_slot:
             return
         answer.has_slot = False
+        self.running -= 1
         while self._without_slot:
             following = self._without_slot.popleft()
             if following.ending is None:  # else its client hung up while it waited
-                following.begin_late(now_ns)
-                following.has_slot = True
-                self._add(following)
+                assert following.request is not None
+                following.begun_ns = now_ns
+                self._begin(following, following.request, now_ns)
                 return
-        self._free_slots += 1
+
+    def _begin(self, answer: Answer, request: CompletionRequest, now_ns: int) -> None:
+        """Give ``answer`` a slot."""
+        if self.cache is not None and answer.prompt is not None and request.fault not in REFUSALS:
+            answer.pin, request.cached_tokens = self.cache.begin(answer.prompt)
+        answer.has_slot = True
+        self.running += 1
+        answer.begin(self.script.steps(request), now_ns)
+        self._add(answer)
+
+    def _leave_cache(self, answer: Answer, ending: Ending) -> None:
+        """Stop using cached blocks; a whole answer enters the cache, since the next prompt may begin with it."""
+        if self.cache is not None and answer.prompt is not None and answer.pin is not None:
+            assert answer.request is not None
+            blocks: list[int] = []
+            if ending is Ending.COMPLETE:
+                blocks = answer.prompt.answer_blocks(self.script.texts(answer.request), answer.request.tokens)
+            self.cache.end(answer.prompt, answer.pin, blocks)
 
     def _add(self, answer: Answer) -> None:
         heapq.heappush(self._waiting, (answer.due_ns, next(self._order), answer))
+
+
+def _cache(schedule: Schedule) -> "PrefixCache | None":
+    if schedule.cache_tokens is None:
+        return None
+    from bakeoff.harness.truth.prefix_cache import PrefixCache  # noqa: PLC0415  (it imports numpy: 30 ms at each start)
+
+    return PrefixCache(schedule.cache_tokens, schedule.cache_block_tokens)
 
 
 class Change(Enum):

@@ -12,7 +12,7 @@ from bakeoff.harness.client.transport import Ended, StreamLog
 from bakeoff.harness.client.worker_host import WorkerClock
 from bakeoff.harness.host.clock import Clock, LoopClock
 from bakeoff.harness.truth.answered import CompletionRequest
-from bakeoff.harness.truth.requests import completion_request
+from bakeoff.harness.truth.requests import body_of, completion_request
 from bakeoff.harness.virtual.prefix_cache import prompt_of
 from bakeoff.harness.virtual.server import Exchange, VirtualServer
 from bakeoff.results.records import Phase, StreamEnd
@@ -47,7 +47,7 @@ class VirtualTransport:
     def prepare(self, request: HttpRequest, conversation: str = "") -> tuple[CompletionRequest, str]:  # noqa: ARG002
         """Parse the request as the server does."""
         prompt = prompt_of(request) if self._server.has_cache else ""
-        return completion_request(request.path, request.body, "virtual"), prompt
+        return completion_request(request.path, body_of(request.path, request.body), "virtual"), prompt
 
     def start(self, prepared: tuple[CompletionRequest, str], log: StreamLog, ended: Ended) -> None:
         """See :class:`~bakeoff.harness.client.transport.Transport`."""

@@ -13,9 +13,9 @@ import pytest
 
 from bakeoff.harness.errors import TruthFailed
 from bakeoff.harness.truth import Answered, Ending, Schedule, TruthServer
+from bakeoff.harness.truth.connection import Connection
 from bakeoff.harness.truth.record import lateness_s
 from bakeoff.harness.truth.script import Script
-from bakeoff.harness.truth.server import Connection
 from tests.harness.truth_client import ask, connect, connect_narrow, only, posted, read, request, serving
 
 QUICK = Schedule(0.002, 0.0005)

@@ -1,6 +1,7 @@
 """``bakeoff truth``."""
 
 import inspect
+import os
 import signal
 import subprocess
 import sys
@@ -9,11 +10,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from bakeoff.engines.adapters.vllm import METRICS
+from bakeoff.engines.metrics.readers import reader_of
 from bakeoff.harness.cli import make_app
 from bakeoff.harness.cli.guarded import guarded
 from bakeoff.harness.cli.truth import serve_truth
 from bakeoff.harness.truth import Answered, Ending, Fault, Schedule
-from tests.harness.truth_client import ask, request
+from bakeoff.harness.truth.answered import ReplicaAnswered
+from tests.harness.truth_client import ask, connect, request
 
 BAKEOFF = [sys.executable, "-c", "import bakeoff.harness.entry; bakeoff.harness.entry.main()", "truth"]
 
@@ -62,6 +66,58 @@ def test_without_a_request_it_reports_no_answers():
         assert process.returncode == 0
 
 
+def replicas(*arguments: object) -> tuple[subprocess.Popen[str], list[int]]:
+    """Two replicas once they are ready, and their ports."""
+    process = subprocess.Popen(
+        [*BAKEOFF, "--replicas", "2", *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    lines = [process.stdout.readline() for _ in range(3)]
+    assert lines[2] == "press Ctrl-C to stop\n", (lines, process.communicate())
+    return process, [int(line.rpartition(":")[2]) for line in lines[:2]]
+
+
+def test_each_replica_has_its_own_cache_pace_and_page(tmp_path: Path):
+    log = tmp_path / "truth.jsonl"
+    process, ports = replicas(
+        "--ttft-ms", 2, "--itl-ms", 1, "--prompt-token-ms", 0.01, "--slow", "2=1.5", "--log", log,
+        "--cache-tokens", 1000, "--cache-tokens", "2=32", "--cache-block-tokens", 32,
+    )  # fmt: skip
+    asked = {"role": "user", "content": "word " * 98}
+    conversation = [asked, {"role": "assistant", "content": " a" * 5}, {"role": "user", "content": "and now"}]
+    with process:
+        for port in ports:
+            for messages in ([asked], conversation):
+                assert ask(port, request(5, chat=True, messages=messages)).status == 200
+        pages = [reader_of(METRICS).read(ask(port, b"GET /metrics HTTP/1.1\r\n\r\n").body) for port in ports]
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate()
+        assert (process.returncode, err) == (0, "")
+    assert out == "".join(f"replica {number}: 2 answers over 3 connections: 2 complete\n" for number in (1, 2))
+    assert [page["prefix_hits_tokens_total"] for page in pages] == [96, 32]
+    assert [page["prefix_queries_tokens_total"] for page in pages] == [100 + 109] * 2
+    answers = [msgspec.json.decode(line, type=ReplicaAnswered) for line in log.read_bytes().splitlines()]
+    assert [(answer.replica, answer.cached_tokens) for answer in answers] == [(1, 0), (1, 96), (2, 0), (2, 32)]
+    for answer in answers:
+        uncached = answer.prompt_tokens - (answer.cached_tokens or 0)
+        due_ns = (2_000_000 + uncached * 10_000) * (3 if answer.replica == 2 else 2) // 2
+        assert answer.written_ns[0] - answer.start_ns >= due_ns
+        assert (answer.written_ns[0] - answer.start_ns - due_ns) < 10**9, "not in seconds or in another unit"
+
+
+def test_a_replica_that_dies_ends_the_others():
+    process, ports = replicas()
+    with process:
+        listeners = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="utf-8").split()
+        os.kill(int(listeners[1]), signal.SIGKILL)
+        out, err = process.communicate()
+    assert (process.returncode, out) == (2, "")
+    assert err == "bakeoff: replica 2 has ended (exit code -9)\n"
+    for port in ports:
+        with pytest.raises(ConnectionRefusedError):
+            connect(port)
+
+
 def test_the_page_describes_every_option_and_fault():
     page = (Path(__file__).parents[3] / "docs/truth.md").read_text(encoding="utf-8")
     for name in (*Schedule.__struct_fields__, *Fault):
@@ -88,6 +144,19 @@ def test_the_page_describes_every_option_and_fault():
         (("--core", "4000"), "core 4000 cannot be used"),
         (("--log", "/no/such/folder/file"), "cannot write /no/such/folder/file"),
         (("--itl", "3"), "--itl"),
+        (("--replicas", "0"), "--replicas must be at least 1, not 0"),
+        (
+            ("--replicas", "2", "--slow", "3=2"),
+            "expected the number of a replica, 1 to 2, before the =",
+        ),
+        (("--slow", "fast"), "such as --slow 2=1.5"),
+        (("--slow", "0"), "slow must be a number above 0, not 0.0"),
+        (("--cache-tokens", "1.5"), "such as --cache-tokens 1=100000"),
+        (("--cache-tokens", "15"), "cache_tokens must hold at least one block of cache_block_tokens"),
+        (("--cache-block-tokens", "0"), "cache_block_tokens must be at least 1"),
+        (("--prompt-token-ms", "-1"), "prompt_token_s must be 0 or more seconds"),
+        (("--replicas", "2", "--port", "65535"), "cannot listen on 127.0.0.1:65536 (a port is between 0 and 65535)"),
+        (("--replicas", "2", "--log", "/no/such/folder/file"), "cannot write /no/such/folder/file"),
     ],
 )
 def test_mistakes_are_one_line_on_stderr(arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]):
