@@ -86,7 +86,10 @@ class VirtualEngine(msgspec.Struct, frozen=True, kw_only=True):
     """Length of those as a fraction of the requested length; at least one token."""
     deaths: tuple[Death, ...] = ()
     cache_block_tokens: int | None = None
-    """Block size of a prefix cache, whose hits usage reports; None for no cache."""
+    """Block size of a prefix cache, whose hits usage reports; None for no cache. Hits take as much time as misses,
+    except in a batch."""
+    cache_tokens: int | None = None
+    """Size of that cache; None for no limit."""
     kinds: str = ""
     """Kinds of the first tokens of chats, as in :class:`~bakeoff.harness.truth.Schedule`."""
     hidden_tokens: int = 0
@@ -117,6 +120,8 @@ def _checks(engine: VirtualEngine) -> Iterator[tuple[bool, str]]:
     yield all(share >= 0 for share in shares) and sum(shares) <= 1 + 1e-9, "shares of faults must add up to 0 to 1"
     yield engine.slots is None or engine.slots >= 1, "slots must be at least 1, or None"
     yield engine.cache_block_tokens is None or engine.cache_block_tokens >= 1, "cache_block_tokens must be at least 1"
+    yield engine.cache_tokens is None or engine.cache_block_tokens is not None, "cache_tokens needs cache_block_tokens"
+    yield engine.cache_tokens is None or engine.cache_tokens >= 1, "cache_tokens must be at least 1, or None"
     yield engine.tokens_per_chunk >= 1, "tokens_per_chunk must be at least 1"
     yield 0 <= engine.short_share <= 1, "short_share must be between 0 and 1"
     yield 0 < engine.short_length <= 1, "short_length must be above 0, at most 1"

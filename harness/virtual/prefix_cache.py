@@ -4,27 +4,32 @@ import msgspec
 
 from bakeoff.engines.dialects import HttpRequest
 from bakeoff.harness.virtual.tokenizer import word_tokenizer
-from bakeoff.workloads import EndlessCache
+from bakeoff.workloads.prefixes import LruCache, Pin, block_hashes
 
 
 class PrefixCache:
-    """Keeps everything until it is emptied. Hits are reported, but take as much time as misses.
+    """Blocks of prompts, each from the time at which its request gets a slot.
 
     Args:
         block_tokens: tokens per cached block.
+        capacity_tokens: size; None for no limit.
     """
 
-    def __init__(self, block_tokens: int) -> None:
-        self._block_tokens = block_tokens
-        self._blocks = EndlessCache(block_tokens)
+    def __init__(self, block_tokens: int, capacity_tokens: int | None = None) -> None:
+        self._blocks = LruCache[bytes](capacity_tokens, block_tokens)
 
-    def add(self, prompt: str) -> int:
-        """Cache a prompt; returns the number of its leading tokens that were cached already."""
-        return self._blocks.add(word_tokenizer().encode(prompt))
+    def use(self, prompt: str) -> Pin[bytes]:
+        """Cache a prompt and keep its blocks until :meth:`release`; says how many leading tokens were cached."""
+        ids = word_tokenizer().encode(prompt)
+        return self._blocks.pin(list(block_hashes(ids, self._blocks.block_tokens)))
+
+    def release(self, pin: Pin[bytes]) -> None:
+        """Allow to evict the blocks of a prompt."""
+        self._blocks.release(pin)
 
     def empty(self) -> None:
-        """Drop all blocks."""
-        self._blocks = EndlessCache(self._block_tokens)
+        """Drop all blocks that are not in use."""
+        self._blocks.clear()
 
 
 class _Message(msgspec.Struct):

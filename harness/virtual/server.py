@@ -16,6 +16,7 @@ from bakeoff.harness.virtual.served import Ending, Served
 from bakeoff.harness.virtual.site import Site
 from bakeoff.results.records import Phase, StreamEnd
 from bakeoff.results.units import NS_PER_S
+from bakeoff.workloads.prefixes import Pin
 
 _REFUSAL_S = 0.001
 """Time of a reply with an error status. If it were 0, a closed loop would repeat it forever at one instant."""
@@ -35,7 +36,7 @@ class Exchange:
         phase: as sent by the client.
     """
 
-    __slots__ = ("answer", "ended", "log", "phase", "prompt", "request", "served", "timer", "trial")
+    __slots__ = ("answer", "ended", "log", "phase", "pin", "prompt", "request", "served", "timer", "trial")
 
     def __init__(
         self, request: CompletionRequest, prompt: str, log: StreamLog, ended: Ended, *, trial: str | None, phase: Phase
@@ -48,6 +49,7 @@ class Exchange:
         self.phase = phase
         self.served: Served | None = None
         self.answer: Answer | None = None
+        self.pin: Pin[bytes] | None = None
         self.timer: asyncio.TimerHandle | None = None
 
 
@@ -129,7 +131,7 @@ class VirtualServer(Server):
             return  # it is served to its end
         self._halt(exchange)
         if exchange.answer:
-            self._free_slot(now_ns)
+            self._free_slot(exchange, now_ns)
         elif self._engine.aborts and exchange in self._queue:
             self._queue.remove(exchange)
 
@@ -177,7 +179,8 @@ class VirtualServer(Server):
             self._free_slots -= 1
         served.begun_ns = now_ns
         if self._cache:
-            served.cached_tokens = exchange.request.cached_tokens = self._cache.add(exchange.prompt)
+            exchange.pin = self._cache.use(exchange.prompt)
+            served.cached_tokens = exchange.request.cached_tokens = exchange.pin.hit_tokens
         factor = self._factor * self._site.trial_factor(exchange.trial)
         exchange.answer = answer = answer_of(
             exchange.request, served.tokens, served.fault, engine=self._engine, factor=factor, rng=self._service_rng
@@ -202,7 +205,7 @@ class VirtualServer(Server):
         answer, served, log = exchange.answer, exchange.served, exchange.log
         assert answer is not None
         assert served is not None
-        self._free_slot(now_ns)
+        self._free_slot(exchange, now_ns)
         if self._live.pop(log, None) is None:  # its client has dropped it
             return
         self._note(exchange, now_ns, Ending.FAULT if served.fault else Ending.COMPLETE)
@@ -257,13 +260,20 @@ class VirtualServer(Server):
         log.read_ns.extend(times_ns)
         log.reads.extend(chunks_of(exchange.request, served.chunk_tokens, self._engine))
 
-    def _free_slot(self, now_ns: int) -> None:
-        """Free a slot, and start the next request in the queue on it."""
+    def _free_slot(self, exchange: Exchange, now_ns: int) -> None:
+        """Free the slot of an exchange, and start the next request in the queue on it."""
+        self._release(exchange)
         if self._free_slots is None:
             return
         self._free_slots += 1
         if self._queue:
             self._begin(self._queue.popleft(), now_ns)
+
+    def _release(self, exchange: Exchange) -> None:
+        """Stop using cached blocks."""
+        if self._cache and exchange.pin:
+            self._cache.release(exchange.pin)
+            exchange.pin = None
 
     def _die(self, exit_status: int) -> None:
         if self.is_down:
@@ -276,6 +286,7 @@ class VirtualServer(Server):
                 continue
             del self._live[log]
             self._halt(exchange)
+            self._release(exchange)
             self._note(exchange, now_ns, Ending.DIED)
             log.end, log.detail, log.ended_ns = StreamEnd.RESET, "the virtual engine died", now_ns
             exchange.ended(log)

@@ -206,8 +206,8 @@ class VirtualWorld:
 
     def _cache_of(self, site: Site, url: str) -> PrefixCache | None:
         """The prefix cache at an address, which engines at the same address share; None if the engine has none."""
-        blocks = site.engine.cache_block_tokens
-        return None if blocks is None else self._caches.setdefault(url, PrefixCache(blocks))
+        blocks, tokens = site.engine.cache_block_tokens, site.engine.cache_tokens
+        return None if blocks is None else self._caches.setdefault(url, PrefixCache(blocks, tokens))
 
     async def _ready(self, site: Site) -> None:
         """Wait until the engine is ready.

@@ -240,12 +240,33 @@ def test_answers_in_a_batch_share_its_steps(tmp_path: Path):
     assert sent == {(request.arrived_ns, tuple(request.chunk_ns)) for request in served}
 
 
-@pytest.mark.parametrize(("cached", "step_ms"), [(None, 23.0), (4, 15.0)])
-def test_a_batch_computes_only_what_its_cache_does_not_hold(tmp_path: Path, cached: int | None, step_ms: float):
-    engine = VirtualEngine(service=Batched(0.01, 0.005, 0.001), cache_block_tokens=cached)
+@pytest.mark.parametrize(
+    ("cached", "size", "step_ms"), [(None, None, 23.0), (4, None, 15.0), (4, 100_000, 15.0), (4, 8, 23.0)]
+)
+def test_a_batch_computes_only_what_its_cache_does_not_hold(
+    tmp_path: Path, cached: int | None, size: int | None, step_ms: float
+):
+    engine = VirtualEngine(service=Batched(0.01, 0.005, 0.001), cache_block_tokens=cached, cache_tokens=size)
     _, served = served_run(tmp_path, engine, loads=[{"concurrency": 1}], trial=TRIAL | {"cache": "warm"})
     first = [request for request in served if request.phase is not Phase.WARMUP][:9]
     assert {round((request.chunk_ns[0] - request.arrived_ns) / 1e6, 3) for request in first} == {step_ms}
+
+
+@pytest.mark.parametrize("aborts", [True, False])
+@pytest.mark.parametrize("deaths", [(), (Death(at_s=3.0),)])
+def test_whatever_ends_an_answer_its_blocks_can_be_evicted_again(
+    tmp_path: Path, aborts: bool, deaths: tuple[Death, ...]
+):
+    faults = dict.fromkeys((Fault.RESET, Fault.STALL, Fault.SILENT, Fault.HTTP_500), 0.1)
+    engine = VirtualEngine(
+        cache_block_tokens=4, cache_tokens=400, slots=2, faults=faults, deaths=deaths, aborts=aborts
+    )  # fmt: skip
+    world = VirtualWorld({"a": engine})
+    experiment = virtual_experiment(["a"], [{"concurrency": 4}], repeats=1, trial=TRIAL | {"timeout_s": 0.2})
+    run_in(world, experiment, tmp_path)
+    assert {served.ending for served in world.sites["a"].served} >= {Ending.COMPLETE, Ending.FAULT, Ending.DROPPED}
+    (cache,) = world._caches.values()
+    assert (cache._blocks.pinned_blocks, len(cache._blocks)) == (0, 100)
 
 
 @pytest.mark.parametrize("draw", [Fixed(2.0), Exponential(2.0), Lognormal(2.0, 0.5)])
@@ -276,6 +297,8 @@ def test_faults_within_a_batch_leave_the_other_answers_alone(tmp_path: Path, fau
         {"faults": {Fault.RESET: 1.5}},
         {"slowdown": 0.0},
         {"short_length": 0.0},
+        {"cache_tokens": 8},
+        {"cache_block_tokens": 4, "cache_tokens": 0},
     ],
 )
 def test_impossible_engines_are_refused(wrong: dict[str, Any]):
