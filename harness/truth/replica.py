@@ -3,14 +3,15 @@
 Names, types and bounds of buckets are those of vLLM 0.32 (``vllm/v1/metrics/loggers.py``).
 """
 
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, pairwise
+from operator import sub
 
 import msgspec
 
 from bakeoff.harness.truth.answered import Answered, Ending, ReplicaAnswered
 from bakeoff.harness.truth.payloads import reply
+from bakeoff.harness.truth.schedule import to_ns
 from bakeoff.harness.truth.timetable import Timetable
 from bakeoff.results.units import NS_PER_S
 
@@ -28,22 +29,28 @@ _REQUEST_BOUNDS_S = (
 
 
 class _Histogram:
-    """Counts of values by bucket.
+    """Counts of times by bucket.
 
     Args:
         name: on the page.
-        bounds: upper bounds of the buckets but the last.
+        bounds_s: upper bounds of the buckets but the last, in seconds.
     """
 
-    def __init__(self, name: str, bounds: Sequence[float]) -> None:
+    def __init__(self, name: str, bounds_s: Sequence[float]) -> None:
         self.name = name
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.sum = 0.0
+        self.bounds_s = bounds_s
+        self._bounds_ns = [to_ns(bound_s) for bound_s in bounds_s]
+        self.totals = [0] * (len(bounds_s) + 1)
+        """For each bucket, the times up to its bound."""
+        self.sum_ns = 0
 
-    def add(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.sum += value
+    def add(self, *times_ns: int) -> None:
+        """Count times together: the gaps of an answer of 1,000 tokens take a tenth of a millisecond."""
+        ordered = sorted(times_ns)
+        for i, bound_ns in enumerate(self._bounds_ns):
+            self.totals[i] += bisect_right(ordered, bound_ns)
+        self.totals[-1] += len(ordered)
+        self.sum_ns += sum(ordered)
 
 
 class Replica:
@@ -83,20 +90,19 @@ class Replica:
     def record(self, answered: Answered) -> ReplicaAnswered:
         """Count an answer that has ended; returns its line of the log."""
         begun_ns = answered.begun_ns or answered.start_ns
-        queue_s = (begun_ns - answered.start_ns) / NS_PER_S
+        queue_ns = begun_ns - answered.start_ns
         times_ns = answered.written_ns
         if times_ns:
             self._prompt_tokens += answered.prompt_tokens
             self._generated_tokens += _generated(answered, self._timetable.script.schedule.tokens_per_chunk)
         if times_ns and answered.ending is Ending.COMPLETE:
-            self._queue_s.add(queue_s)
-            self._ttft_s.add((times_ns[0] - answered.start_ns) / NS_PER_S)
-            self._prefill_s.add((times_ns[0] - begun_ns) / NS_PER_S)
-            self._decode_s.add((times_ns[-1] - times_ns[0]) / NS_PER_S)
-            self._e2e_s.add((times_ns[-1] - answered.start_ns) / NS_PER_S)
-            for earlier_ns, later_ns in pairwise(times_ns):
-                self._itl_s.add((later_ns - earlier_ns) / NS_PER_S)
-        return ReplicaAnswered(**msgspec.structs.asdict(answered), replica=self._number, queue_s=queue_s)
+            self._queue_s.add(queue_ns)
+            self._ttft_s.add(times_ns[0] - answered.start_ns)
+            self._prefill_s.add(times_ns[0] - begun_ns)
+            self._decode_s.add(times_ns[-1] - times_ns[0])
+            self._e2e_s.add(times_ns[-1] - answered.start_ns)
+            self._itl_s.add(*map(sub, times_ns[1:], times_ns))
+        return ReplicaAnswered(**msgspec.structs.asdict(answered), replica=self._number, queue_s=queue_ns / NS_PER_S)
 
     def _page(self) -> str:
         timetable, cache = self._timetable, self._timetable.cache
@@ -135,13 +141,9 @@ def _series(name: str, kind: str, samples: Sequence[tuple[str, float]]) -> Itera
 
 
 def _samples(whole: _Histogram, label: str) -> list[tuple[str, float]]:
-    bounds = [*map(repr, whole.bounds), "+Inf"]
-    totals = list(accumulate(whole.counts))
-    buckets = [
-        (f'{whole.name}_bucket{{{label},le="{bound}"}}', total) for bound, total in zip(bounds, totals, strict=True)
-    ]
+    bounds = [*map(repr, whole.bounds_s), "+Inf"]
     return [
-        *buckets,
-        (f"{whole.name}_count{{{label}}}", totals[-1]),
-        (f"{whole.name}_sum{{{label}}}", whole.sum),
+        *((f'{whole.name}_bucket{{{label},le="{le}"}}', n) for le, n in zip(bounds, whole.totals, strict=True)),
+        (f"{whole.name}_count{{{label}}}", whole.totals[-1]),
+        (f"{whole.name}_sum{{{label}}}", whole.sum_ns / NS_PER_S),
     ]
