@@ -98,7 +98,7 @@ class Links(msgspec.Struct, frozen=True):
     def first_within(
         self, reach_s: float, *, ended: Collection[int] = (), due_s: Mapping[int, float] = MappingProxyType({})
     ) -> int:
-        """Number of the first calls that hold all whose parents' pauses alone end within ``reach_s``.
+        """Number of the first calls that hold all that have ended or whose parents' pauses alone end in ``reach_s``.
 
         Args:
             reach_s: seconds from the session's start, or from the moment that ``ended`` and ``due_s`` describe.
@@ -111,7 +111,7 @@ class Links(msgspec.Struct, frozen=True):
             left_s = [passed_s[parent] for parent in parents if parent not in ended]
             ready_s = max(left_s, default=0.0)
             passed_s.append(due_s[number] if number in due_s else ready_s + pause_s)
-            if number not in ended and ready_s <= reach_s:
+            if number in ended or ready_s <= reach_s:
                 within = number + 1
         return within
 
