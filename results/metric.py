@@ -10,6 +10,7 @@ class Unit(StrEnum):
 
     SECONDS = "s"
     PER_SECOND = "/s"
+    PER_HOUR = "/h"
     TOKENS_PER_SECOND = "tok/s"
     BYTES = "B"
     JOULES = "J"

@@ -315,6 +315,9 @@ class TrafficRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """Mean position of a request in its session, from 0, in the long run; 0 if sessions have one turn."""
     turns: float = 1.0
     """Mean number of requests in a session."""
+    session_tool_s: float | None = None
+    """Mean seconds that a session takes in the long run if every answer comes at once: pauses and tools on its longest
+    path. None as for ``mean_output_tokens``, and in runs of earlier versions."""
     mean_output_tokens: float | None = None
     """Mean requested length of an answer in the long run; None if unknown, as are loads without a steady window."""
     output_tokens_sd: float = 0.0

@@ -22,7 +22,7 @@ from bakeoff.harness.traffic.beginning import Beginning, Beginnings
 from bakeoff.harness.traffic.plan_file import PlanFile
 from bakeoff.harness.traffic.play import Play, planned_play
 from bakeoff.harness.traffic.session_law import SessionLaw
-from bakeoff.results.records import Cache, Load, TrafficRecord
+from bakeoff.results.records import Cache, Load, Pace, TrafficRecord
 from bakeoff.workloads import (
     VARYING_ARRIVALS,
     BadOption,
@@ -116,6 +116,7 @@ class Traffic(msgspec.Struct, frozen=True):
             block_tokens=self.endless.block_tokens,
             mean_turn=self.law.mean_turn if self.law else window.mean_turn,
             turns=self.law.turns if self.law else window.requests / max(1, window.sessions),
+            session_tool_s=self.law.session_s(Pace(0.0, 0.0)) if self.law else None,
             mean_output_tokens=self.law.output_tokens if self.law else None,
             output_tokens_sd=self.law.output_tokens_sd if self.law else 0.0,
             off_length=window.off_length,

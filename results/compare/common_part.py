@@ -3,7 +3,7 @@
 In a closed loop the faster side gets further in the plan, to requests of other lengths. So each pair of trials of one
 repeat is compared over the requests that both measured. All values of a comparison come from :func:`over_common_part`:
 
-- latencies, attainment and failures are those of the common requests;
+- latencies, attainment, failures and figures of sessions are those of the common requests;
 - the rates of a closed loop are what the common requests make over the time that they took
   (:mod:`bakeoff.results.metrics.closed_loop`), and energies per token and request follow them;
 - rates of an open loop, which its arrivals set, and the metrics of gaps between tokens and of memory are those of the
@@ -18,6 +18,7 @@ from bakeoff.results.export.benchmark_json import StoredTrial
 from bakeoff.results.metrics import Value, under_load
 from bakeoff.results.metrics.closed_loop import closed_loop_rates, cycles_ns
 from bakeoff.results.metrics.requests import planned_inside
+from bakeoff.results.metrics.sessions import over_requests
 from bakeoff.results.metrics.trial import request_metrics
 from bakeoff.results.records import Outcome, Phase, RequestRecord, Slo
 from bakeoff.results.run.work import work_of
@@ -127,7 +128,8 @@ class _Part:
         """One of the trials over the common part."""
         served, slots = self._members[id(trial)], trial.record.load.concurrency
         requests = [request for key, request in served.requests.items() if key in self._keys]
-        metrics = trial.metrics | request_metrics(requests, slo)
+        of_sessions = over_requests(trial.record, under_load(trial.requests), requests)
+        metrics = trial.metrics | request_metrics(requests, slo) | of_sessions
         if slots and by_cycles:
             timed = [request for key, request in served.requests.items() if key in self._timed]
             took_s = sum(served.cycles_ns[request.index] for request in timed) / NS_PER_S / slots

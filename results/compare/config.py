@@ -23,7 +23,7 @@ WORK = "work"
 """Name of the band within which the work of both sides must agree."""
 WORK_BAND = 0.1
 _MIN_ALPHA = 1e-6  # far below it quantiles of Student's t lose their digits
-_RATES = {Unit.PER_SECOND, Unit.TOKENS_PER_SECOND}
+_RATES = {Unit.PER_SECOND, Unit.PER_HOUR, Unit.TOKENS_PER_SECOND}
 _FORM = re.compile(r"(?:(?P<name>\w+)=)?(?P<number>\d*\.?\d+(?:[eE][-+]?\d+)?)\s*(?P<unit>%|pp)?")
 _EXAMPLE = "write it like 5%, ttft_p99=10%, attainment=0.5pp or failures=0"
 

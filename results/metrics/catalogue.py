@@ -12,6 +12,7 @@ from bakeoff.results.metrics import (
     memory,
     reasoning,
     reuse,
+    sessions,
     throughput,
 )
 from bakeoff.results.metrics.declaration import Latency, TrialMetric
@@ -28,6 +29,7 @@ CATALOGUE: dict[str, TrialMetric] = {
         *throughput.METRICS,
         *interactivity.METRICS,
         *reuse.METRICS,
+        *sessions.METRICS,
         *reasoning.METRICS,
         *answers.METRICS,
         *memory.METRICS,

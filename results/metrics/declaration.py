@@ -17,7 +17,7 @@ from bakeoff.results.metric import Better, Metric, Role, Unit
 from bakeoff.results.metrics.percentiles import percentile
 from bakeoff.results.metrics.requests import has_failed, planned_inside
 from bakeoff.results.metrics.values import Value, absent
-from bakeoff.results.records import Outcome, RequestRecord, Slo, TelemetryRecord, Window
+from bakeoff.results.records import Outcome, RequestRecord, Slo, TelemetryRecord, TrialRecord, Window
 
 _T = TypeVar("_T")
 QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99))
@@ -57,6 +57,7 @@ class TrialData:
         planned: requests that count by their planned time; None for those planned inside the window.
         telemetry: samples of the trial.
         idle: part of the trial in which the engine was ready and idle; None if there is none.
+        trial: record of the trial, for metrics that need its load and plan; None for requests alone.
     """
 
     def __init__(
@@ -69,9 +70,10 @@ class TrialData:
         planned: Sequence[RequestRecord] | None = None,
         telemetry: Sequence[TelemetryRecord] = (),
         idle: Window | None = None,
+        trial: TrialRecord | None = None,
     ) -> None:
         self.load, self.window, self.slo, self.share_of = load, window, slo, share_of
-        self.telemetry, self.idle = telemetry, idle
+        self.telemetry, self.idle, self.trial = telemetry, idle, trial
         self.inside = planned_inside(load, window) if planned is None else planned
         self._computed: dict[Callable[[TrialData], Any], Any] = {}
 

@@ -37,9 +37,10 @@ _UNITS: dict[Unit, dict[str, float]] = {
     Unit.SHARE: {"%": 0.01},
     Unit.JOULES: {"J": 1.0, "mJ": 1e-3},
     Unit.PER_SECOND: {"/s": 1.0},
+    Unit.PER_HOUR: {"/h": 1.0},
     Unit.TOKENS_PER_SECOND: {"tok/s": 1.0},
 }
-_PROPORTIONAL = {Unit.SECONDS, Unit.BYTES, Unit.JOULES, Unit.PER_SECOND, Unit.TOKENS_PER_SECOND}
+_PROPORTIONAL = {Unit.SECONDS, Unit.BYTES, Unit.JOULES, Unit.PER_SECOND, Unit.PER_HOUR, Unit.TOKENS_PER_SECOND}
 """Units of metrics whose noise is proportional to their value."""
 _NEEDS_UNIT = {Unit.SECONDS, Unit.BYTES, Unit.JOULES}
 """Units of metrics whose bound could be meant in another unit: 300 is more often meant in ms than in s."""

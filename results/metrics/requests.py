@@ -1,6 +1,6 @@
 """Selections of the requests of a trial."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from bakeoff.results.records import Outcome, Phase, RequestRecord, Window
 
@@ -13,6 +13,28 @@ def under_load(requests: Sequence[RequestRecord]) -> list[RequestRecord]:
 def planned_inside(requests: Sequence[RequestRecord], window: Window) -> list[RequestRecord]:
     """Requests planned within the window."""
     return [request for request in requests if window.holds(request.planned_ns)]
+
+
+def sessions_of(requests: Iterable[RequestRecord]) -> list[list[RequestRecord]]:
+    """The requests of each session, in the order of their turns.
+
+    A trial may send one session of a trace several times, under the same name; each time its requests have numbers of
+    their own in a row.
+    """
+    sessions: list[list[RequestRecord]] = []
+    before: RequestRecord | None = None
+    for request in sorted(requests, key=lambda request: request.index):
+        if before is not None and _is_next(before, request):
+            sessions[-1].append(request)
+        else:
+            sessions.append([request])
+        before = request
+    return sessions
+
+
+def _is_next(before: RequestRecord, request: RequestRecord) -> bool:
+    same = (before.session, before.cycle, before.phase) == (request.session, request.cycle, request.phase)
+    return same and before.turn < request.turn
 
 
 def has_failed(request: RequestRecord) -> bool:

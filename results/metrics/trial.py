@@ -74,7 +74,9 @@ def _data(
     trial: TrialRecord, requests: Sequence[RequestRecord], telemetry: Sequence[TelemetryRecord], slo: Slo
 ) -> TrialData:
     idle = _idle_window(trial, requests, telemetry)
-    return TrialData(under_load(requests), trial.window, slo, share_of(trial), telemetry=telemetry, idle=idle)
+    return TrialData(
+        under_load(requests), trial.window, slo, share_of(trial), telemetry=telemetry, idle=idle, trial=trial
+    )
 
 
 def _idle_window(

@@ -34,6 +34,7 @@ _COUNTS = ((1e9, "G"), (1e6, "M"), (1e3, "k"))
 _CLOCKS = ((86_400, 3_600, ("d", "h")), (3_600, 60, ("h", "min")), (60, 1, ("min", "s")))
 _SUFFIXES = {
     Unit.PER_SECOND: "/s",
+    Unit.PER_HOUR: "/h",
     Unit.TOKENS_PER_SECOND: "tok/s",
     Unit.JOULES: "J",
     Unit.COUNT: "",

@@ -20,7 +20,7 @@ from bakeoff.results.run.search_fold import search_record
 
 _SPAN = 32.0
 """Default range around a single load: from 1/32 of it to 32 times it."""
-_BETTER_UNDER_LOAD = {Unit.PER_SECOND, Unit.TOKENS_PER_SECOND, Unit.JOULES}
+_BETTER_UNDER_LOAD = {Unit.PER_SECOND, Unit.PER_HOUR, Unit.TOKENS_PER_SECOND, Unit.JOULES}
 """Units of metrics that improve with the load up to a point, so that bounds on them have no highest load."""
 
 

@@ -228,6 +228,16 @@ def written(tmp_path: Path, *sessions: Session) -> dict[str, Any]:
     return {"name": "sessions", "options": {"path": str(path)}}
 
 
+def test_a_record_has_the_pauses_of_a_session_on_its_longest_path(planner_of: Any, tmp_path: Path):
+    """Six seconds where one agent pauses for five of them while another pauses for three; and none."""
+    links = (((), 0.0), ((0,), 3.0), ((0,), 5.0), ((1, 2), 1.0))
+    tree = tuple(Turn(4, 5, prompt="the the the", think_s=pause_s, parents=parents) for parents, pause_s in links)
+    planner = planner_of(workload=written(tmp_path, Session("tree", tree), Session("one", (tree[0],))))
+    assert planner.traffic(CLOSED, 1, "a").record.session_tool_s == pytest.approx((6.0 + 0.0) / 2)
+    changing = Load(rate_per_s=50.0, arrival="ramp")
+    assert planner.traffic(changing, 1, "a").record.session_tool_s is None, "sessions have no long run"
+
+
 def test_prompts_of_the_wrong_length_are_counted_and_the_first_is_named(planner_of: Any, tmp_path: Path):
     tokens = 1 + 3  # the model puts one before every text
     honest = Session("honest", (Turn(tokens, 5, prompt="the the the"),))

@@ -16,7 +16,7 @@ from bakeoff.results.compare.sides import AnyTrial, side_of
 from bakeoff.results.export.benchmark_json import StoredTrial, stored
 from bakeoff.results.metrics import CATALOGUE, Value, absent
 from bakeoff.results.metrics.closed_loop import closed_loop_rates, cycles_ns
-from bakeoff.results.records import Load, Outcome, Phase, RequestRecord, Slo
+from bakeoff.results.records import Load, Outcome, Phase, RequestRecord, Slo, TrafficRecord
 from bakeoff.results.run.cells import Trial
 from bakeoff.results.run.work import work_of
 from bakeoff.results.statistics import Judgement
@@ -72,6 +72,18 @@ def test_energy_follows_the_rates_of_the_common_requests() -> None:
     _, faster = over(SLOWER, of(FASTER.requests, metrics=known))
     assert value(faster, "energy_per_output_token_j") == 6.0
     assert value(faster, "energy_per_request_j") is None
+
+
+def test_sessions_are_those_of_the_common_requests() -> None:
+    """Ten requests of 0.2 and 0.1 s, and pauses of 1 s; the later requests of the faster side take 5 s each."""
+    traffic = TrafficRecord(
+        sha256="", sessions=1, requests=1, prompt_tokens=1, output_tokens=1, repeated_tokens=0, block_tokens=16,
+        turns=10.0, session_tool_s=1.0,
+    )  # fmt: skip
+    later = [served(index, 100 * index, 5000) for index in range(4, 8)]
+    sides = [SLOWER, of([*FASTER.requests[:4], *later])]
+    planned = [msgspec.structs.replace(s, record=msgspec.structs.replace(s.record, traffic=traffic)) for s in sides]
+    assert [value(side, "session_s") for side in over(*planned)] == [3.0, 2.0]
 
 
 def test_failures_and_the_slo_are_those_of_the_common_requests() -> None:
