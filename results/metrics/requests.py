@@ -19,7 +19,7 @@ def sessions_of(requests: Iterable[RequestRecord]) -> list[list[RequestRecord]]:
     """The requests of each session, in the order of their turns.
 
     A trial may send one session of a trace several times, under the same name; each time its requests have numbers of
-    their own in a row.
+    their own in a row, which grow no faster than their turns.
     """
     sessions: list[list[RequestRecord]] = []
     before: RequestRecord | None = None
@@ -34,7 +34,7 @@ def sessions_of(requests: Iterable[RequestRecord]) -> list[list[RequestRecord]]:
 
 def _is_next(before: RequestRecord, request: RequestRecord) -> bool:
     same = (before.session, before.cycle, before.phase) == (request.session, request.cycle, request.phase)
-    return same and before.turn < request.turn
+    return same and request.index - before.index <= request.turn - before.turn
 
 
 def has_failed(request: RequestRecord) -> bool:

@@ -8,6 +8,7 @@ import pytest
 
 from bakeoff.results.metrics import trial_metrics
 from bakeoff.results.metrics.declaration import TrialData
+from bakeoff.results.metrics.requests import sessions_of
 from bakeoff.results.metrics.sessions import delays, over_requests
 from bakeoff.results.metrics.throughput import share_inside
 from bakeoff.results.metrics.values import Value
@@ -113,15 +114,18 @@ def test_a_session_that_began_before_the_load_is_compared_from_then_on() -> None
 
 
 def test_a_trace_may_be_in_a_trial_several_times() -> None:
-    twice = [
-        call(-9, 3, 0, 1, phase=Phase.RAMP),
-        call(-8, 4, 2, 3, phase=Phase.RAMP),
-        call(-7, 0, 0, 2, phase=Phase.RAMP),
-        call(-6, 1, 4, 5, phase=Phase.RAMP),
+    """Of a session of 40 turns: from turn 3 on without turn 4, from turn 30 on, and twice from the start."""
+    several = [
+        call(-99, 3, 0, 1, phase=Phase.RAMP),
+        call(-98, 5, 2, 3, parents=(3,), phase=Phase.RAMP),
+        call(-63, 30, 0, 2, phase=Phase.RAMP),
+        call(-62, 31, 4, 5, phase=Phase.RAMP),
+        call(-53, 0, 3, 7, phase=Phase.RAMP),
         call(0, 0, 10, 15),
         call(40, 0, 11, 18, cycle=1),
     ]
-    assert delays_s(twice) == {-9: 1.0, -8: 1.0, -7: 2.0, -6: 1.0, 0: 5.0, 40: 7.0}
+    assert [len(session) for session in sessions_of(reversed(several))] == [2, 2, 1, 1, 1]
+    assert delays_s(several) == {-99: 1.0, -98: 1.0, -63: 2.0, -62: 1.0, -53: 4.0, 0: 5.0, 40: 7.0}
 
 
 @pytest.mark.parametrize(
