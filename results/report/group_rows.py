@@ -11,6 +11,8 @@ from bakeoff.results.run.levels import engines_of
 from bakeoff.results.run.run import Run
 from bakeoff.results.text.format import ABSENT, percent_text, value_text
 
+_FIRST = {"first_visible_p50_s": "ttft_p50_s"}
+
 
 class ShownGroup(msgspec.Struct, frozen=True):
     """A row of a table, with the engine's colour and the texts of its figures."""
@@ -23,8 +25,13 @@ class ShownGroup(msgspec.Struct, frozen=True):
 
 
 def known_columns(groups: Sequence[RequestGroup], columns: Sequence[str]) -> list[str]:
-    """The metrics among ``columns`` that any group has."""
-    return [name for name in columns if any(group.metrics[name].value is not None for group in groups)]
+    """The metrics among ``columns`` that any group has, without times to the first visible token that are its TTFT."""
+    return [
+        name
+        for name in columns
+        if any(group.metrics[name].value is not None for group in groups)
+        and not (name in _FIRST and all(group.metrics[name] == group.metrics[_FIRST[name]] for group in groups))
+    ]
 
 
 def titles_of(groups: Sequence[RequestGroup], columns: Sequence[str]) -> list[str]:

@@ -25,6 +25,7 @@ from bakeoff.results.report.sections.addresses import COLUMNS as OF_ADDRESSES
 from bakeoff.results.report.sections.addresses import page_columns, page_figures
 from bakeoff.results.report.sections.models import COLUMNS as OF_MODELS
 from bakeoff.results.report.sections.sessions import COLUMNS as OF_SESSIONS
+from bakeoff.results.report.session_figures import MAIN, SessionTable, session_table
 from bakeoff.results.report.standing import (
     UNJUDGED,
     Standing,
@@ -98,6 +99,8 @@ def print_summary(run: Run, console: Console) -> None:
             console.print(_group_table(groups, "address", OF_ADDRESSES))
         elif reported := address_pages(run):
             console.print(_page_table(reported))
+        if sessions := session_table(run, MAIN):
+            console.print(_session_table(sessions))
         if groups := by_agent(run):
             console.print(_group_table(groups, "agent", OF_SESSIONS))
         if run.search is not None:
@@ -110,6 +113,18 @@ def print_summary(run: Run, console: Console) -> None:
         _print_list(console, "Logs cut off by a crash:", _torn(run), "yellow")
         _print_list(console, "Warnings:", _warnings(run), "yellow")
         _print_list(console, "Declared:", run.declared, "")
+
+
+def _session_table(sessions: SessionTable) -> Table:
+    table = terminal_table("load", "engine")
+    for title in sessions.titles:
+        table.add_column(title, justify="right", overflow="fold")
+    for row in sessions.rows:
+        figures = [Text.assemble(figure.centre, (f"\n{figure.bounds}".rstrip(), "dim")) for figure in row.figures]
+        table.add_row(Text(row.level), Text(plain(row.engine)), *figures)
+    table.caption = "sessions in the long run; session = tools + server"
+    table.caption_justify = "left"
+    return table
 
 
 def _group_table(groups: Sequence[RequestGroup], heading: str, columns: Sequence[str]) -> Table:

@@ -21,6 +21,8 @@ MAX_DOTS = 300
 """Maximum number of dots per engine; of more observations, every n-th is drawn."""
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 530, 34, 244
 _NAME_SIZE, _DODGE = 13.0, 5.0
+_RING = 2.0
+_CIRCLE = f"a{_RING:g} {_RING:g} 0 1 0 {2 * _RING:g} 0a{_RING:g} {_RING:g} 0 1 0 {-2 * _RING:g} 0"
 
 
 Numbers = Sequence[float] | np.ndarray
@@ -37,12 +39,13 @@ class Middle(msgspec.Struct, frozen=True):
 
 
 class Cloud(msgspec.Struct, frozen=True):
-    """One engine; ``dots`` are (x, seconds), empty if only quartiles are drawn."""
+    """One engine; ``dots`` are (x, seconds), empty if only quartiles are drawn, and ``rings`` dots of another kind."""
 
     engine: str
     position: int
     dots: Sequence[tuple[float, float]]
     middles: list[Middle]
+    rings: Sequence[tuple[float, float]] = ()
 
 
 class Axes(msgspec.Struct, frozen=True):
@@ -115,20 +118,24 @@ def scatter(axes: Axes, clouds: Sequence[Cloud]) -> Markup:
 
 def _values(clouds: Sequence[Cloud]) -> list[float]:
     """Values that the y axis covers: 99.6 % of the dots and all quartiles."""
-    dots = [y for cloud in clouds for _, y in cloud.dots]
+    dots = [y for cloud in clouds for _, y in (*cloud.dots, *cloud.rings)]
     ends = np.quantile(dots, (0.002, 0.998)).tolist() if dots else []
     return ends + [value for cloud in clouds for middle in cloud.middles for value in (middle.low, middle.high)]
 
 
 def _dots(cloud: Cloud, x: Axis, y: Axis) -> Markup:
-    every = max(1, -(-len(cloud.dots) // MAX_DOTS))
-    drawn = "".join(f"M{num(x.at(at))} {num(y.at(value))}h0" for at, value in cloud.dots[::every])
-    return tag("path", d=drawn, class_=f"dots {engine_class(cloud.position)}") if drawn else Markup("")
+    every = max(1, -(-(len(cloud.dots) + len(cloud.rings)) // MAX_DOTS))
+    dots = "".join(f"M{num(x.at(at))} {num(y.at(value))}h0" for at, value in cloud.dots[::every])
+    rings = "".join(f"M{num(x.at(at) - _RING)} {num(y.at(value))}{_CIRCLE}" for at, value in cloud.rings[::every])
+    kinds = (("dots", dots), ("rings", rings))
+    return Markup("").join(
+        tag("path", d=drawn, class_=f"{kind} {engine_class(cloud.position)}") for kind, drawn in kinds if drawn
+    )
 
 
 def _path(cloud: Cloud, i: int, engines: int, x: Axis, y: Axis) -> list[tuple[float, float]]:
     """Positions of the medians; without dots, engines are shifted sideways so that their bars do not overlap."""
-    shift = 0.0 if cloud.dots else (i - (engines - 1) / 2) * _DODGE
+    shift = 0.0 if cloud.dots or cloud.rings else (i - (engines - 1) / 2) * _DODGE
     return [(x.at(middle.x) + shift, y.at(middle.median)) for middle in cloud.middles]
 
 
@@ -138,7 +145,7 @@ def _line(cloud: Cloud, path: Sequence[tuple[float, float]], y: Axis, axes: Axes
         low, median, high = (value_text(Unit.SECONDS, value) for value in (middle.low, middle.median, middle.high))
         rest = f"half of {middle.count:,} {axes.noun} in {low} … {high}"
         hint = f"{cloud.engine} at {short_text(middle.x)} {axes.x.title}: median {median}, {rest}"
-        if not cloud.dots:
+        if not cloud.dots and not cloud.rings:
             parts.append(line(px, y.at(middle.low), px, y.at(middle.high), "error"))
         parts.append(mark(px, py, cloud.position, 3.6, hint))
     return tag("g", *parts, class_=engine_class(cloud.position))

@@ -18,10 +18,13 @@ from bakeoff.results.units import NS_PER_S
 
 BINS, REQUESTS_PER_BIN = 8, 10
 """Maximum number of length bins, and requests that each should hold."""
+_CACHED = 0.5
+"""Share of a prompt from the prefix cache from which on it is drawn as a ring."""
+_RINGS = "Rings are requests of whose prompt at least half came from the prefix cache."
 
 
 class LengthPanel(msgspec.Struct, frozen=True):
-    """One level; ``note`` names the engines that do not report prompt lengths."""
+    """One level; ``note`` says which prompts came from the cache, and which engines do not report prompt lengths."""
 
     key: str
     title: str
@@ -38,24 +41,28 @@ def length_panels(run: Run) -> list[LengthPanel]:
 
 def _panel(run: Run, level: Level, key: str, primary: Level | None) -> LengthPanel:
     clouds = [_cloud(run, cell) for cell in level.cells]
-    lengths = [length for cloud in clouds for length, _ in cloud.dots]
+    lengths = [length for cloud in clouds for length, _ in (*cloud.dots, *cloud.rings)]
     svg = Markup("")
     if lengths:
         title = f"TTFT against the length of the prompt at {level.title}"
         svg = scatter(Axes(title, spread(lengths, "prompt tokens"), "↑ TTFT", "requests"), clouds)
     planned = [cell.engine for cell in level.cells if _as_planned(run, cell)]
-    note = f"Lengths as planned, since the engine did not say: {listed(planned)}." if planned else ""
-    return LengthPanel(key, level.title, level is primary, svg, note)
+    notes = [_RINGS] if any(cloud.rings for cloud in clouds) else []
+    if planned:
+        notes.append(f"Lengths as planned, since the engine did not say: {listed(planned)}.")
+    return LengthPanel(key, level.title, level is primary, svg, " ".join(notes))
 
 
 def _cloud(run: Run, cell: Cell) -> Cloud:
-    points = [
-        (float(length), (request.chunk_ns[0] - request.planned_ns) / NS_PER_S)
-        for request in _answers(run, cell)
-        if request.chunk_ns and (length := prompt_length(request)) is not None
-    ]
-    x, y = [length for length, _ in points], [ttft_s for _, ttft_s in points]
-    return Cloud(cell.engine, engines_of(run).index(cell.engine), points, middles(x, y, _edges(x), 1))
+    dots: list[tuple[float, float]] = []
+    rings: list[tuple[float, float]] = []
+    for request in _answers(run, cell):
+        if request.chunk_ns and (length := prompt_length(request)) is not None:
+            is_cached = (request.cached_tokens or 0) >= _CACHED * length > 0
+            ttft_s = (request.chunk_ns[0] - request.planned_ns) / NS_PER_S
+            (rings if is_cached else dots).append((float(length), ttft_s))
+    x, y = [length for length, _ in (*dots, *rings)], [ttft_s for _, ttft_s in (*dots, *rings)]
+    return Cloud(cell.engine, engines_of(run).index(cell.engine), dots, middles(x, y, _edges(x), 1), rings)
 
 
 def _edges(x: Sequence[float]) -> list[float]:

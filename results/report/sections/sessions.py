@@ -1,10 +1,12 @@
-"""Results within sessions: by agent, by turn and by length of the prompt."""
+"""Sessions of several requests: in the long run, one by one, and their requests by agent, turn and prompt length."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from bakeoff.results.report.group_rows import titles_of, with_figures
 from bakeoff.results.report.section import Section
+from bakeoff.results.report.sections.session_lanes import lane_figures
+from bakeoff.results.report.session_figures import ALL, session_table
 from bakeoff.results.run.groups import by_agent, by_prompt, by_turn
 from bakeoff.results.run.run import Run
 
@@ -17,17 +19,22 @@ def _build(run: Run) -> Mapping[str, Any]:
     if not turns:
         return {}
     groups = [*by_agent(run), *turns, *by_prompt(run)]
-    return {"session_columns": titles_of(groups, COLUMNS), "session_rows": with_figures(run, groups, COLUMNS)}
+    return {
+        "session_table": session_table(run, ALL),
+        "session_lanes": lane_figures(run),
+        "session_columns": titles_of(groups, COLUMNS),
+        "session_rows": with_figures(run, groups, COLUMNS),
+    }
 
 
 SECTIONS = (
     Section(
         id="sessions",
         title="Sessions",
-        shows="latencies, failures and prefix hits by agent, by turn and by prompt length, if sessions have several "
-        "requests",
-        place=55,
-        folded=True,
+        shows="where sessions have several requests: sessions per hour, their duration and what the server adds to it; "
+        "a lane for each session with its calls, pauses and sub-agents; latencies, failures and prefix hits by agent, "
+        "by turn and by prompt length",
+        place=25,
         build=_build,
     ),
 )

@@ -1,12 +1,15 @@
 """TTFT against lengths and ITL against batches: medians between two edges, and the requests in flight."""
 
 import re
+from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
 from bakeoff import results
 from bakeoff.results.records import Load, Outcome, TelemetryRecord
 from bakeoff.results.report.charts.scatter import MAX_DOTS, Axes, Cloud, Middle, middles, scatter, spread
+from bakeoff.results.report.sections import lengths
 from bakeoff.results.report.sections.batches import batch_figures, in_flight_at, running_at
 from bakeoff.results.report.sections.lengths import length_panels
 from bakeoff.results.run.cells import Trial
@@ -114,3 +117,25 @@ def test_a_run_without_lengths_or_tokens_says_so(tmp_path) -> None:
     assert "No valid trial has a request with a known prompt length." in page
     assert "No answer of a valid trial has a second chunk, so there is no ITL." in page
     assert "TTFT of slow: no valid trial has an observation" in page
+
+
+def test_prompts_from_the_cache_are_rings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 1,000 tokens each, none, 499, and 500 and 900 came from the cache; then no engine reports any."""
+    level = SimpleNamespace(title="c=1", cells=[SimpleNamespace(engine="e")])
+    monkeypatch.setattr(lengths, "levels_of", lambda _: [level])
+    monkeypatch.setattr(lengths, "engines_of", lambda _: ["e"])
+    monkeypatch.setattr(lengths, "primary_level", lambda _: level)
+
+    def panel(*cached: int | None) -> lengths.LengthPanel:
+        answered = [request(0, [100 + 10 * k], prompt_tokens=1_000, cached_tokens=n) for k, n in enumerate(cached)]
+        trials = [SimpleNamespace(answered=answered)]
+        (panel,) = length_panels(SimpleNamespace(valid_trials_of=lambda _: trials))  # type: ignore[arg-type]
+        return panel
+
+    mixed, plain = panel(0, 499, 500, 900), panel(None, None)
+    drawn = dict(re.findall(r'<path d="([^"]*)" class="(dots|rings) e0"', mixed.svg))
+    assert {kind: path.count("M") for path, kind in drawn.items()} == {"dots": 2, "rings": 2}
+    assert mixed.note.startswith("Rings are requests")
+    assert "of 4 requests" in mixed.svg
+    assert "rings" not in plain.svg
+    assert plain.note == ""
