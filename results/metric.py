@@ -48,6 +48,8 @@ class Role(StrEnum):
     COUNTS_AT_A_BOUND = "counts at a bound"
     """It counts requests on one side of a bound: the edge of a window, or an SLO. All repeats send the same plan, so
     the same request lies at the bound each time: a step of 1/N that repeats do not average out."""
+    RATE_OF_ONE = "rate of one"
+    """A rate that one request or session gets: it falls as the load rises, unlike the rates of a whole server."""
     OF_SLO = "of slo"
     """Present only if the experiment sets an SLO."""
     IF_PRESENT = "if present"

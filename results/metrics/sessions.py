@@ -202,7 +202,7 @@ METRICS = tuple(
         better=better,
         definition=definition,
         observation="a request planned in the window, of sessions with several requests",
-        roles=frozenset({Role.NEEDS_CAPACITY}),
+        roles=frozenset({Role.NEEDS_CAPACITY, *([Role.RATE_OF_ONE] if unit is Unit.TOKENS_PER_SECOND else [])}),
         of=_of(measure),
         count=_num_counted,
     )

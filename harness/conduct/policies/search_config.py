@@ -10,6 +10,7 @@ from bakeoff.harness.experiment.config import Experiment
 from bakeoff.results.errors import NotComparable
 from bakeoff.results.log.search import Over, SearchConfig
 from bakeoff.results.log.store import RunFolder
+from bakeoff.results.metric import Role
 from bakeoff.results.metrics import CATALOGUE, Unit
 from bakeoff.results.metrics.declaration import QUANTILES
 from bakeoff.results.metrics.objectives import Objective, objectives
@@ -21,7 +22,8 @@ from bakeoff.results.run.search_fold import search_record
 _SPAN = 32.0
 """Default range around a single load: from 1/32 of it to 32 times it."""
 _BETTER_UNDER_LOAD = {Unit.PER_SECOND, Unit.PER_HOUR, Unit.TOKENS_PER_SECOND, Unit.JOULES}
-"""Units of metrics that improve with the load up to a point, so that bounds on them have no highest load."""
+"""Units of metrics that improve with the load up to a point, so that bounds on them have no highest load; not of rates
+that one request or session gets."""
 
 
 def search_config(
@@ -106,7 +108,8 @@ def _rate_text(rate: float) -> str:
 
 def _check_objectives(slo: Sequence[Objective], experiment: Experiment) -> None:
     for objective in slo:
-        if CATALOGUE[objective.metric].unit in _BETTER_UNDER_LOAD:
+        metric = CATALOGUE[objective.metric]
+        if metric.unit in _BETTER_UNDER_LOAD and Role.RATE_OF_ONE not in metric.roles:
             text = f"'{objective.text}' is met at high loads, not at low ones"
             raise BadExperiment(f"{text}; bound a latency or attainment")
         if objective.metric == "attainment" and experiment.slo == Slo():

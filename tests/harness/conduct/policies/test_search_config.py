@@ -91,6 +91,7 @@ def test_a_guess_is_a_number_for_all_or_an_earlier_search_for_those_it_had(tmp_p
     ("slo", "options", "message"),
     [
         ("output_tokens>100", {}, "is met at high loads, not at low ones"),
+        ("sessions_per_hour>100", {}, "is met at high loads, not at low ones"),
         ("attainment>=0.9", {}, r"set \[slo\] in the experiment"),
         (SLO, {"low": 50.0}, "the range from 50 to 30 is empty; give --low and --high"),
         (SLO, {"high": float("inf")}, "the range from 4 to inf is empty"),
@@ -106,6 +107,12 @@ def test_a_guess_is_a_number_for_all_or_an_earlier_search_for_those_it_had(tmp_p
 def test_mistakes_are_one_line(slo: str, options: dict[str, Any], message: str):
     with pytest.raises(BadExperiment, match=message):
         search_config(experiment(), slo, **options)
+
+
+def test_rates_that_one_request_or_session_gets_are_objectives():
+    """They fall with the load, unlike those of the whole server."""
+    config = search_config(experiment({"concurrency": 8}), "interactivity_p90>20,tokens_per_s_per_session>2")
+    assert [objective.metric for objective in config.objectives] == ["interactivity_p90", "tokens_per_s_per_session"]
 
 
 def test_attainment_is_an_objective_where_requests_have_bounds():
