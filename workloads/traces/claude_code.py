@@ -323,7 +323,10 @@ class _Reading:
             return
         first, last = self._calls[own[0]], self._calls[own[-1]]
         end_s = max(last.end_s, end_s or 0.0)
-        parent = next((n for n in reversed(stream) if self._calls[n].start_s <= start_s + _EQUAL_S), None)
+        begun = [number for number in stream if self._calls[number].start_s <= start_s + _EQUAL_S]
+        # A call that was still in flight did not launch it, unless there is no other.
+        ended = (number for number in reversed(begun) if self._calls[number].end_s <= start_s + _EQUAL_S)
+        parent = next(ended, begun[-1] if begun else None)
         if parent is not None:
             first.pause_s = max(0.0, first.start_s - self._calls[parent].end_s)
             first.waits_for[parent] = 0.0

@@ -94,6 +94,22 @@ def test_a_launched_sub_agent_starts_at_its_time_and_its_main_agent_goes_on(tmp_
     assert [row.parents for row in rows] == [(), (0,), (0,), (2,), (2, 3)], "nobody waits for the launched one"
 
 
+def test_a_sub_agent_does_not_wait_for_a_call_that_was_in_flight_when_it_started(tmp_path: Path):
+    """It starts 3 s after the first answer, however long the main agent's second call takes."""
+    beside = group(8.0, "x", 1000, request(8.0, 130, 20, [11, 12], 1.0))
+    recorded = session("a", FIRST, request(6.0, 320, 1, [1, 2, 3, 4, 5], 10.0), beside, LAST)
+    rows = read("claude-code", write(tmp_path / "a.json", json.dumps(recorded)))
+    assert [(row.agent, row.parents) for row in rows] == [("", ()), ("", (0,)), ("x", (0,)), ("", (1, 2))]
+    for second_s in (10.0, 20.0):
+        assert starts_s(rows, [5.0, second_s, 1.0, 2.0])[2] == pytest.approx(8.0)
+
+
+def test_a_sub_agent_that_no_answer_precedes_waits_for_the_call_in_flight(tmp_path: Path):
+    beside = group(2.0, "x", 1000, request(2.0, 130, 20, [11, 12], 1.0))
+    rows = read("claude-code", write(tmp_path / "a.json", json.dumps(session("a", FIRST, beside, LAST))))
+    assert [(row.agent, row.parents) for row in rows] == [("", ()), ("x", (0,)), ("", (0, 1))]
+
+
 def test_the_dialect_is_that_of_the_file_even_where_a_session_does_not_tell(tmp_path: Path):
     silent = session("b", FIRST, group(0.0, "x", 1000, request(0.0, 70, 5, [11], 1.0)), LAST)
     path = write(tmp_path / "traces.jsonl", "\n".join(map(json.dumps, (silent, AGENTX, session("c", FIRST)))))
