@@ -16,7 +16,7 @@ MAIN = ("sessions_per_hour", "session_s", "session_tool_s", "session_server_s", 
 """Metrics in the terminal, which has no room for all."""
 ALL = (
     "sessions_per_hour", "requests_per_s", "session_s", "session_tool_s", "session_server_s", "session_stretch",
-    "tokens_per_s_per_session", "interactivity_p50",
+    "tokens_per_s_per_session", "interactivity_p50", "generated_reuse_share",
 )  # fmt: skip
 """Metrics in the report."""
 _S_PER_H = 3600

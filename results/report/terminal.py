@@ -93,16 +93,7 @@ def print_summary(run: Run, console: Console) -> None:
             console.print(_line(f"no token match: {unchecked}", "dim"))
         for line in notes.lines():
             console.print(_line(line, "dim"))
-        if groups := by_model(run):
-            console.print(_group_table(groups, "model", OF_MODELS))
-        if groups := by_address(run):
-            console.print(_group_table(groups, "address", OF_ADDRESSES))
-        elif reported := address_pages(run):
-            console.print(_page_table(reported))
-        if sessions := session_table(run, MAIN):
-            console.print(_session_table(sessions))
-        if groups := by_agent(run):
-            console.print(_group_table(groups, "agent", OF_SESSIONS))
+        _print_groups(run, console)
         if run.search is not None:
             print_search(run.search, console)
         _print_list(console, "Where the time went, by the engines' own metrics:", engine_lines(run), "")
@@ -125,6 +116,20 @@ def _session_table(sessions: SessionTable) -> Table:
     table.caption = "sessions in the long run; session = tools + server"
     table.caption_justify = "left"
     return table
+
+
+def _print_groups(run: Run, console: Console) -> None:
+    """Print the results of parts of the requests: by model, by address, within sessions, by agent."""
+    if groups := by_model(run):
+        console.print(_group_table(groups, "model", OF_MODELS))
+    if groups := by_address(run):
+        console.print(_group_table(groups, "address", OF_ADDRESSES))
+    elif reported := address_pages(run):
+        console.print(_page_table(reported))
+    if sessions := session_table(run, MAIN):
+        console.print(_session_table(sessions))
+    if groups := by_agent(run):
+        console.print(_group_table(groups, "agent", OF_SESSIONS))
 
 
 def _group_table(groups: Sequence[RequestGroup], heading: str, columns: Sequence[str]) -> Table:
