@@ -109,6 +109,14 @@ class VirtualEngine(msgspec.Struct, frozen=True, kw_only=True):
     aborts: bool = True
     """Whether a request that its client drops frees its slot at once; else it is served to its end."""
 
+    @property
+    def cache_config(self) -> dict[str, int | bool]:
+        """What the reference engine tells of such a cache."""
+        if self.cache_block_tokens is None:
+            return {"enable_prefix_caching": False}
+        size = {} if self.cache_tokens is None else {"num_blocks": self.cache_tokens // self.cache_block_tokens}
+        return {"enable_prefix_caching": True, "block_size": self.cache_block_tokens, **size}
+
     def __post_init__(self) -> None:
         problem = next((message for valid, message in _checks(self) if not valid), None)
         if problem:

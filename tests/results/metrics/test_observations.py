@@ -48,6 +48,7 @@ def test_worked_by_hand() -> None:
         "reasoning_tokens": 0, "hidden_tokens": 0, "reasoning_share": 0, "right_share": 0,
         "interactivity_p50": 0, "interactivity_p90": 0, "sessions_per_hour": 0, "session_s": 0, "session_tool_s": 0,
         "session_server_s": 0, "session_stretch": 0, "tokens_per_s_per_session": 0,
+        "generated_reuse_share": 0,
         "ttft": 5, "ttft_from_send": 5, "e2e": 5, "normalized_latency": 5, "tpot": 4, "send_lag": 4,
         "itl": 8, "chunk_gap": 4, "output_tokens_per_s": 12, "prompt_tokens_per_s": 3,
         "uncached_prompt_tokens_per_s": 3, "requests_per_s": 3, "requests_in_flight": 4, "foreign_cpu_share": 1,
