@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple
@@ -79,7 +79,7 @@ def nginx(policy: str) -> Route:
     """A route through nginx, with a line of its ``upstream`` block; without one it takes turns."""
 
     @contextlib.contextmanager
-    def route(ports: Sequence[int], folder: Path) -> Iterator[str]:
+    def route(ports: Sequence[int], folder: Path) -> Generator[str]:
         port = pick_port()
         servers = " ".join(f"server 127.0.0.1:{replica};" for replica in ports)
         config = folder / "nginx.conf"
@@ -148,7 +148,7 @@ def page(port: int, path: str) -> bytes:
 
 
 @contextlib.contextmanager
-def replicas(log: Path) -> Iterator[list[int]]:
+def replicas(log: Path) -> Generator[list[int]]:
     """The ports of replicas with empty caches."""
     options = ["--ttft-ms", TTFT_MS, "--itl-ms", ITL_MS, "--prompt-token-ms", PROMPT_TOKEN_MS, "--slots", SLOTS]
     for replica in range(1, REPLICAS + 1):

@@ -88,7 +88,7 @@ class PrefixCache:
     of other answers in progress is computed and not kept.
 
     Args:
-        capacity_tokens: its size.
+        capacity_tokens: its size, at least a block.
         block_tokens: tokens of a block.
 
     Attributes:
@@ -109,7 +109,7 @@ class PrefixCache:
     @property
     def usage(self) -> float:
         """Fraction of the blocks that answers in progress use."""
-        return self._blocks.pinned_blocks / self.num_blocks if self.num_blocks else 0.0
+        return self._blocks.pinned_blocks / self.num_blocks
 
     def prompt(self, path: str, body: Body) -> Prompt:
         """The prompt of a request.
