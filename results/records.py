@@ -353,6 +353,8 @@ class AddressDescription(msgspec.Struct, frozen=True, omit_defaults=True):
     version: str | None = None
     settings: dict[str, Any] = {}
     """As in :class:`EngineDescription`; empty for an address that gets no requests of the client."""
+    details: dict[str, Any] = {}
+    """Likewise."""
 
 
 class EngineDescription(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -1,8 +1,8 @@
 """The parts of the cache gap against runs in which their causes are removed: ``python -m benchmarks.agents.cache_gap``.
 
-Each case is a trace of random sessions that share prefixes, played from the first call in virtual time by an engine with
-a prefix cache. The run is repeated with its causes removed one after the other: a cache without limit, no salt, blocks
-of one token. A part of the first run should be the rise of the engine's own hit share from one run to the next.
+Each case is a trace of random sessions that share prefixes, played from the first call in virtual time by an engine
+with a prefix cache. The run is repeated with its causes removed one after the other: a cache without limit, no salt,
+blocks of one token. A part of the first run should be the rise of the engine's own hit share from one run to the next.
 """
 
 import argparse
@@ -118,7 +118,7 @@ def main() -> None:
             true: dict[CacheCause, float] = {}
             before = gap.observed
             for cause, changed in steps(case):
-                after = measured(changed, path, len(sessions), Path(folder) / "runs").observed
+                after = measured(changed, path, len(sessions), Path(folder) / cause).observed
                 assert before is not None
                 assert after is not None
                 true[cause], before = after - before, after

@@ -123,7 +123,8 @@ async def _described(engine: Engine, address: RunningAddress) -> AddressDescript
     details = await engine.describe(address.server) if address.is_target else {}
     return msgspec.structs.replace(
         description_of(address),
-        version=details.get("version"),
+        version=details.pop("version", None),
+        details=masked_data(details),
         settings=masked_data(engine.settings_in(details)) if isinstance(engine, ReportsSettings) else {},
     )
 

@@ -420,12 +420,18 @@ class TrialRunner:
         if not traffic.endless.hit_tokens or record.profiled:
             return None
         engine, workload = under_test.engine, self._experiment.workload
+        details = {None: under_test.description.details}
+        details |= {address.label: address.details for address in under_test.description.addresses if address.details}
         reports = isinstance(engine, ReportsPrefixCache)
+        caches = {
+            address: engine.prefix_cache_in(known) if reports else PrefixCacheFacts()
+            for address, known in details.items()
+        }
         return cache_gaps(
             requests,
             record.window,
             traffic.endless,
-            engine.prefix_cache_in(under_test.description.details) if reports else PrefixCacheFacts(),
+            caches,
             is_live=workload.history == "live",
             is_salted=bool(workload.options.get("salt")),
         )

@@ -13,7 +13,7 @@ that one.
 
 import heapq
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -28,7 +28,7 @@ class _Setting(msgspec.Struct, frozen=True):
     """A cache to simulate: one attribute for each cause, which is removed by setting it to its default."""
 
     is_on: bool = True
-    capacity_tokens: int | None = None
+    is_limited: bool = False
     by_address: bool = False
     keeps_generated: bool = True
     by_play: bool = False
@@ -38,7 +38,7 @@ class _Setting(msgspec.Struct, frozen=True):
 
 _REMOVED: dict[CacheCause, str] = {
     CacheCause.OFF: "is_on",
-    CacheCause.EVICTION: "capacity_tokens",
+    CacheCause.EVICTION: "is_limited",
     CacheCause.ROUTING: "by_address",
     CacheCause.GENERATED: "keeps_generated",
     CacheCause.SALT: "by_play",
@@ -77,7 +77,7 @@ def cache_gaps(
     requests: Sequence[RequestRecord],
     window: Window,
     prompts: EndlessCache,
-    cache: PrefixCacheFacts,
+    caches: Mapping[str | None, PrefixCacheFacts],
     *,
     is_live: bool,
     is_salted: bool,
@@ -88,7 +88,7 @@ def cache_gaps(
         requests: all of the trial, what was sent before the load included.
         window: whose requests count.
         prompts: the blocks of all prompts of the trial.
-        cache: of the engine.
+        caches: what is known of the cache of each address; None for all others.
         is_live: whether conversations hold the engine's own answers.
         is_salted: whether each play of a session has words of its own.
     """
@@ -98,17 +98,18 @@ def cache_gaps(
     total = sum(calls[n].tokens for n in counted)
     if not total:
         return None
+    cache = caches[None]
     size = cache.block_tokens or prompts.block_tokens
     setting = _Setting(
         is_on=cache.is_on is not False,
-        capacity_tokens=cache.capacity_tokens,
+        is_limited=any(facts.capacity_tokens is not None for facts in caches.values()),
         by_address=len({call.request.address for call in calls}) > 1,
         keeps_generated=is_live,
         by_play=is_salted,
         in_blocks=True,
         in_templates=True,
     )
-    simulation = _Simulation(calls, prompts, size, is_salted=is_salted)
+    simulation = _Simulation(calls, prompts, size, caches, is_salted=is_salted)
     hits = simulation.hits(setting)
     steps: dict[CacheCause, tuple[list[int], list[int]]] = {}
     for cause, name in _REMOVED.items():
@@ -145,13 +146,23 @@ class _Simulation:
         calls: in the order in which they were sent.
         prompts: the blocks of their prompts.
         block_tokens: block size of the engine.
+        caches: what is known of the cache of each address; None for all others.
         is_salted: whether plays of a session have words of their own.
     """
 
-    def __init__(self, calls: Sequence[_Call], prompts: EndlessCache, block_tokens: int, *, is_salted: bool) -> None:
+    def __init__(
+        self,
+        calls: Sequence[_Call],
+        prompts: EndlessCache,
+        block_tokens: int,
+        caches: Mapping[str | None, PrefixCacheFacts],
+        *,
+        is_salted: bool,
+    ) -> None:
         self._calls = calls
         self._prompts = prompts
         self._size = block_tokens
+        self._facts = caches
         self._step = max(1, block_tokens // prompts.block_tokens)
         plays: dict[tuple[str, int], int] = {}
         self._first_play = list(range(len(calls)))
@@ -166,6 +177,7 @@ class _Simulation:
             return found
         caches: dict[str | None, _Cache] = {}
         ends: list[tuple[int, int, _Cache, Pin[int] | None]] = []
+        sent: set[tuple[int | None, int]] = set()
         for number, call in enumerate(self._calls):
             sent_ns = call.request.sent_ns or call.request.planned_ns
             while ends and ends[0][0] <= sent_ns:
@@ -173,10 +185,16 @@ class _Simulation:
             address = call.request.address if setting.by_address else None
             cache = caches.get(address)
             if cache is None:
-                cache = caches[address] = _cache(setting.capacity_tokens, self._size)
+                facts = self._facts.get(address, self._facts[None])
+                cache = caches[address] = _cache(facts.capacity_tokens if setting.is_limited else None, self._size)
             blocks = self._blocks(number, setting)
             cached, pin = cache.use(blocks)
-            found[number] = self._hit(number, min(cached * self._size, self._most(call)), setting)
+            prompt = self._named_by(number, setting).block, call.tokens  # equal for equal prompts
+            if setting.in_blocks or prompt not in sent:
+                found[number] = self._hit(number, min(cached * self._size, self._most(call)), setting)
+            else:
+                found[number] = call.tokens - 1
+            sent.add(prompt)
             heapq.heappush(ends, (call.request.ended_ns, number, cache, pin))
         return found
 
@@ -211,11 +229,14 @@ class _Simulation:
                 cache.keep(self._blocks(call.after, setting)[: (call.tokens + call.generated) // self._size])
 
     def _blocks(self, number: int, setting: _Setting) -> Sequence[int]:
-        """Names of the full blocks of a prompt; of its session's first play, where salts are removed."""
-        request = self._calls[number if setting.by_play else self._first_play[number]].request
-        assert request.block is not None
-        blocks = self._prompts.blocks_to(request.block)
-        return blocks[self._step - 1 :: self._step]
+        """Names of the full blocks of a prompt."""
+        block = self._named_by(number, setting).block
+        assert block is not None
+        return self._prompts.blocks_to(block)[self._step - 1 :: self._step]
+
+    def _named_by(self, number: int, setting: _Setting) -> RequestRecord:
+        """The request whose blocks a prompt has: that of its session's first play, where salts are removed."""
+        return self._calls[number if setting.by_play else self._first_play[number]].request
 
 
 class _Cache:

@@ -159,6 +159,7 @@ class VirtualWorld:
             start_s=server.start_s, host_available_before_bytes=MEMORY_BYTES, host_available_ready_bytes=MEMORY_BYTES
         )
         description = EngineDescription(
+            details={"config": site.engine.cache_config},
             label=label, adapter=engine.adapter, version="virtual", url=engine.url, model=model.name,
             addresses=[description_of(address) for address in addresses],
             asked=settings_asked(engine), notes=notes_of(engine), request=msgspec.to_builtins(shape_of(engine.dialect)),

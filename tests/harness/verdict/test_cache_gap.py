@@ -44,7 +44,7 @@ class Trial:
 
     def gaps(self, facts: PrefixCacheFacts = ON, *, is_live: bool = False, is_salted: bool = False) -> CacheGaps:
         window = Window(0, 10**18)
-        found = cache_gaps(self.requests, window, self.prompts, facts, is_live=is_live, is_salted=is_salted)
+        found = cache_gaps(self.requests, window, self.prompts, {None: facts}, is_live=is_live, is_salted=is_salted)
         assert found is not None
         return found
 
@@ -144,7 +144,7 @@ def test_what_was_sent_before_the_window_is_in_the_cache_and_does_not_count():
     trial.send("s", ids(160), 0)
     trial.send("s", ids(320), 160)
     window = Window(S, 10**18)
-    gaps = cache_gaps(trial.requests, window, trial.prompts, ON, is_live=True, is_salted=False)
+    gaps = cache_gaps(trial.requests, window, trial.prompts, {None: ON}, is_live=True, is_salted=False)
     assert gaps is not None
     assert gaps.whole.prompt_tokens == 320
 
