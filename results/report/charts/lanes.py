@@ -62,7 +62,7 @@ def lanes(title: str, sessions: Sequence[Session], part: Part, colour: str) -> M
             label(_LEFT - 8, top + _MAIN - 1.5, _short(session[0].session), "tick", "end"),
             label(_RIGHT + 8, top + _MAIN - 1.5, _turns_text(session, part), "tick", "start"),
         ]
-        rows = _rows(session)
+        rows = _rows(session, part)
         for row in rows:
             strokes.add(row, session, top)
         top += rows[-1].y + rows[-1].height + _GAP
@@ -70,15 +70,16 @@ def lanes(title: str, sessions: Sequence[Session], part: Part, colour: str) -> M
     return chart(title, _description(sessions, part), WIDTH, top + 38, *parts, class_="lanes")
 
 
-def _rows(session: Session) -> list[_Row]:
-    """The main agent's rows, at least one, then those of its sub-agents.
+def _rows(session: Session, part: Part) -> list[_Row]:
+    """The main agent's rows, at least one, then those of the sub-agents that are at work in the part.
 
     An agent stays in one row if its own calls do not overlap.
     """
     rows: list[_Row] = []
     y = 0.0
     main, others = [call for call in session if not call.agent], [call for call in session if call.agent]
-    for height, group in ((_MAIN, _apart(main) or [[]]), (_SUB, _apart(others))):
+    subs = [row for row in _apart(others) if overlaps(row, part)]
+    for height, group in ((_MAIN, _apart(main) or [[]]), (_SUB, subs)):
         for calls in group:
             rows.append(_Row(y, height, calls))
             y += height + 1
@@ -116,7 +117,7 @@ class _Strokes:
 
     def add(self, row: _Row, session: Session, top: float) -> None:
         """Add a row of a session whose lane begins at ``top``."""
-        whole = session if row.height == _MAIN else row.calls
+        whole = session if not row.y else row.calls
         started_ns, ended_ns = min(call.planned_ns for call in whole), max(call.ended_ns for call in whole)
         y = top + row.y + row.height / 2
         if started_ns < self._x.high and ended_ns > self._x.low:
@@ -153,6 +154,11 @@ class _Strokes:
             self._paths.setdefault((kind, width), []).append(f"M{num(start)} {num(y)}H{num(max(end, start + 0.4))}")
 
 
+def overlaps(calls: Session, part: Part) -> bool:
+    """Whether a call, or the time between two of them, lies in a part."""
+    return min(call.planned_ns for call in calls) < part[1] and max(call.ended_ns for call in calls) > part[0]
+
+
 def _time_axis(x: Axis, bottom: float) -> list[Markup]:
     """Seconds since the beginning of the part."""
     seconds = Axis(0.0, (x.high - x.low) / NS_PER_S, x.start, x.end)
@@ -168,7 +174,7 @@ def _short(name: str) -> str:
 
 
 def _inside(session: Session, part: Part) -> list[RequestRecord]:
-    return [call for call in session if call.planned_ns < part[1] and call.ended_ns > part[0]]
+    return [call for call in session if overlaps([call], part)]
 
 
 def _turns_text(session: Session, part: Part) -> str:

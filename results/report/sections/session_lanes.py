@@ -7,8 +7,8 @@ from markupsafe import Markup
 
 from bakeoff.results.metrics import under_load
 from bakeoff.results.metrics.requests import sessions_of
-from bakeoff.results.records import Load, RequestRecord
-from bakeoff.results.report.charts.lanes import Part, Session, lanes
+from bakeoff.results.records import Load
+from bakeoff.results.report.charts.lanes import Part, Session, lanes, overlaps
 from bakeoff.results.report.charts.svg import engine_class
 from bakeoff.results.run.cells import Trial
 from bakeoff.results.run.levels import engines_of, levels_of
@@ -61,7 +61,7 @@ def _height(load: Load) -> float:
 def _figure(engine: str, position: int, trial: Trial, most_calls: int) -> LaneFigure:
     sessions = sessions_of(under_load(trial.requests))
     part = _part(trial, sessions)
-    live = [session for session in sessions if _is_live(session, part)]
+    live = [session for session in sessions if overlaps(session, part)]
     live.sort(key=lambda session: (min(call.planned_ns for call in session), session[0].index))
     chosen = _spread(live, min(MAX_LANES, max(1, most_calls // _CALLS_PER_LANE)))
     record = trial.record
@@ -78,21 +78,11 @@ def _figure(engine: str, position: int, trial: Trial, most_calls: int) -> LaneFi
 def _part(trial: Trial, sessions: Sequence[Session]) -> Part:
     """The beginning of the window in which a session has a readable number of calls."""
     start_ns, end_ns = trial.window.start_ns, trial.window.end_ns
-    live = [session for session in sessions if _is_live(session, (start_ns, end_ns))]
-    calls = sum(_is_inside(call, (start_ns, end_ns)) for session in live for call in session)
+    live = [session for session in sessions if overlaps(session, (start_ns, end_ns))]
+    calls = sum(overlaps([call], (start_ns, end_ns)) for session in live for call in session)
     if calls > _CALLS_PER_LANE * len(live):
         end_ns = start_ns + (end_ns - start_ns) * _CALLS_PER_LANE * len(live) // calls
     return start_ns, end_ns
-
-
-def _is_live(session: Session, part: Part) -> bool:
-    """Whether the log has a call of the session in the part, or calls before and after it."""
-    planned_ns, ended_ns = (call.planned_ns for call in session), (call.ended_ns for call in session)
-    return min(planned_ns) < part[1] and max(ended_ns) > part[0]
-
-
-def _is_inside(call: RequestRecord, part: Part) -> bool:
-    return call.planned_ns < part[1] and call.ended_ns > part[0]
 
 
 def _spread(sessions: Sequence[Session], most: int) -> list[Session]:

@@ -60,6 +60,12 @@ def test_a_lane_without_calls_of_the_main_agent_keeps_room_for_its_name() -> Non
     assert path(svg, "pause")[0][0].startswith("M118 19.5H554M379.6 29H554M118 44.5"), "the main agent waits"
 
 
+def test_sub_agents_outside_the_part_take_no_room() -> None:
+    first = [call(0, 0, 1, 2), call(1, 2, 3, 4, "a"), call(2, 12, 13, 14)]
+    svg = drawn(first, [call(0, 10, 11, 12)])
+    assert path(svg, "wait")[0][0].endswith("M118 37.5H205.2")
+
+
 def test_failures_are_crossed() -> None:
     failed = call(0, 12, 13, 14, outcome=Outcome.HTTP_ERROR, chunk_ns=[], chunk_tokens=[])
     svg = drawn([failed, call(1, 15, 16, 17)])
