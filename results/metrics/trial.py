@@ -49,7 +49,8 @@ def whole_load_metrics(trial: TrialRecord, requests: Sequence[RequestRecord], sl
     """Compute request metrics over the whole load, including ramp and tail, as other tools and engines do."""
     load = under_load(requests)
     end_ns = max((request.ended_ns for request in load), default=trial.issue_start_ns) + 1
-    data = TrialData(load, Window(trial.issue_start_ns, end_ns, WindowKind.MAKESPAN), slo, throughput.share_inside)
+    whole = Window(trial.issue_start_ns, end_ns, WindowKind.MAKESPAN)
+    data = TrialData(load, whole, slo, throughput.share_inside, trial=trial)
     return {name: metric.of(data) for name, metric in CATALOGUE.items() if metric.needs is not Needs.TELEMETRY}
 
 
