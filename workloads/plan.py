@@ -115,7 +115,8 @@ class PlanHash:
 
     def add(self, planned: PlannedSession) -> None:
         """Add the next session."""
-        self._sha256.update(msgspec.json.encode(planned))
+        # Where its prompts lie among others follows from these, and is not known before they are written.
+        self._sha256.update(msgspec.json.encode(msgspec.structs.replace(planned, places=())))
 
     def hexdigest(self) -> str:
         """The hash of all sessions added so far."""

@@ -124,7 +124,8 @@ def _print_groups(run: Run, console: Console) -> None:
         console.print(_group_table(groups, "model", OF_MODELS))
     if groups := by_address(run):
         console.print(_group_table(groups, "address", OF_ADDRESSES))
-    elif reported := address_pages(run):
+    known = {group.engine for group in groups}
+    if reported := [page for page in address_pages(run) if page.engine not in known]:
         console.print(_page_table(reported))
     if sessions := session_table(run, MAIN):
         console.print(_session_table(sessions))

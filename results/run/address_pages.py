@@ -54,12 +54,15 @@ def _pages(run: Run) -> Iterator[AddressPage]:
     for level in levels_of(run):
         for cell in level.cells:
             found: dict[tuple[str, str], list[tuple[Trial, Page]]] = {}
+            labels: list[str] = []
             for trial in run.valid_trials_of(cell):
+                if described := trial.record.engine_description:
+                    labels = [address.label for address in described.addresses]
                 for page in pages(trial.telemetry):
                     if page.label:
                         found.setdefault((page.label, page.kind), []).append((trial, page))
-            for (label, kind), read in found.items():
-                yield _page(cell.engine, level.title, label, _ROLES.get(kind, kind), read)
+            for label, kind in sorted(found, key=lambda of: labels.index(of[0]) if of[0] in labels else len(labels)):
+                yield _page(cell.engine, level.title, label, _ROLES.get(kind, kind), found[label, kind])
 
 
 def _page(engine: str, level: str, label: str, role: str, read: Sequence[tuple[Trial, Page]]) -> AddressPage:

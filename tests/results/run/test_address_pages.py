@@ -29,12 +29,14 @@ def page(source: str, factor: float, *, queue: bool = True) -> list[TelemetryRec
 def run_of(monkeypatch: pytest.MonkeyPatch, *trials: list[TelemetryRecord]) -> Any:
     level = SimpleNamespace(title="c=1", cells=[SimpleNamespace(engine="e")])
     monkeypatch.setattr(module, "levels_of", lambda _: [level])
-    record = SimpleNamespace(window=Window(S, 8 * S))
+    labels = ("r:9", "a:1", "b:2", "d:3")
+    description = SimpleNamespace(addresses=[SimpleNamespace(label=label) for label in labels])
+    record = SimpleNamespace(window=Window(S, 8 * S), engine_description=description)
     return SimpleNamespace(valid_trials_of=lambda _: [SimpleNamespace(telemetry=t, record=record) for t in trials])
 
 
 def test_counts_add_up_over_trials_and_levels_are_means(monkeypatch: pytest.MonkeyPatch) -> None:
-    trials = [[*page("server a:1", first), *page("server b:2", 1)] for first in (1, 2)]
+    trials = [[*page("server b:2", 1), *page("server a:1", first)] for first in (1, 2)]
     first, second = address_pages(run_of(monkeypatch, *trials))
     assert (first.engine, first.level, first.address, first.role) == ("e", "c=1", "a:1", "replica")
     assert (first.requests, first.prompt_tokens, first.output_tokens) == (3, 300, 30)
