@@ -19,8 +19,8 @@ class _Prepared(NamedTuple):
 class DividedTransport:
     """A :class:`~bakeoff.harness.client.transport.Transport` over those of several addresses.
 
-    The bytes of a request depend on its address, so they are put together when it is sent. With the choice that delays a
-    send by 3 to 12 µs for prompts of 4 KB (one core of an AMD EPYC), and by a copy of the body for long ones.
+    The bytes of a request depend on its address, so they are put together when it is sent. With the choice this delays
+    a send by 3 to 12 µs for prompts of 4 KB (one core of an AMD EPYC), and by a copy of the body for long ones.
 
     Args:
         labels: of the addresses, recorded with each request.

@@ -61,9 +61,12 @@ class VirtualServer(Server):
         site: the engine over all its starts.
         owned: whether its exit is visible, as for a process that we started; else it only stops answering.
         cache: prefix cache; None without one.
+        replica: number of this server among those of the engine; each has random draws of its own.
     """
 
-    def __init__(self, base_url: str, site: Site, *, owned: bool, cache: PrefixCache | None = None) -> None:
+    def __init__(
+        self, base_url: str, site: Site, *, owned: bool, cache: PrefixCache | None = None, replica: int = 0
+    ) -> None:
         super().__init__(base_url, Access())
         self._site = site
         self._engine = site.engine
@@ -72,9 +75,10 @@ class VirtualServer(Server):
         self._cache = cache
         self._factor = site.start_factor(self._start)
         self._clock = LoopClock()
-        self._service_rng = site.rng("service", self._start)
-        self._fault_rng = site.rng("fault", self._start)
-        self._length_rng = site.rng("length", self._start)
+        path = (self._start, replica) if replica else (self._start,)
+        self._service_rng = site.rng("service", *path)
+        self._fault_rng = site.rng("fault", *path)
+        self._length_rng = site.rng("length", *path)
         self._free_slots = self._engine.slots
         self._queue: deque[Exchange] = deque()
         self._live: dict[StreamLog, Exchange] = {}

@@ -150,7 +150,10 @@ class VirtualWorld:
         server = VirtualServer(url, site, owned=owned, cache=self._cache_of(site, url))
         server.start_s = site.engine.start_s if owned else None
         places = [address.server.base_url for address in addresses if address.server.base_url != url]
-        others = {place: VirtualServer(place, site, owned=False, cache=self._cache_of(site, place)) for place in places}
+        others = {
+            place: VirtualServer(place, site, owned=False, cache=self._cache_of(site, place), replica=number)
+            for number, place in enumerate(places, start=1)
+        }
         self._servers.update({url: server, **others})
         addresses = tuple(
             msgspec.structs.replace(address, server=self._servers[address.server.base_url]) for address in addresses
