@@ -3,7 +3,6 @@
 Figures carry the names that presets' anchors use; units are seconds, tokens and fractions of 1.
 """
 
-import heapq
 import itertools
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,10 +12,9 @@ import numpy as np
 
 from bakeoff.workloads.dispersion import FEWEST_WINDOWS, WINDOWS_S, ArrivalCounts, ArrivalStatistics
 from bakeoff.workloads.errors import WorkloadError
-from bakeoff.workloads.graph import Links
 from bakeoff.workloads.histogram import Histogram, integer_histogram, seconds_histogram
-from bakeoff.workloads.outline import SessionOutline, TurnOutline, outlines, segment_blocks
-from bakeoff.workloads.prefixes import LruCache
+from bakeoff.workloads.outline import SessionOutline, TurnOutline, outlines
+from bakeoff.workloads.prefix_hits import Call, PrefixHits, call_times_s, timeline
 from bakeoff.workloads.presets.preset import Anchor
 from bakeoff.workloads.presets.traffic import PresetTraffic
 from bakeoff.workloads.rng import Seed
@@ -25,14 +23,9 @@ from bakeoff.workloads.types import SupportsFigures, SupportsStarts, Workload
 
 SESSIONS, ARRIVALS = 2000, 200_000
 """Default number of sessions and of session starts in a sample."""
-_DECODE_TOKENS_PER_S = 50.0
-"""Assumed engine speed, which decides when a session's next turn arrives."""
 _OPENING_SESSIONS = 2000
 _MAX_SEGMENTS = 4_000_000
 """Segments of prompts in a sample; those of a coding agent's session are a hundred thousand."""
-_SLOTS = 8
-"""Concurrent sessions where the workload gives no start times."""
-_MAX_BLOCKS, _LARGEST_BLOCK_TOKENS = 300_000, 512
 _CURVE_POINTS = 12
 _PERCENTILES = (1, 5, 10, 25, 50, 75, 90, 95, 99)
 
@@ -49,13 +42,9 @@ class HitCurve(msgspec.Struct, frozen=True):
     """Hit rate against the size of a prefix cache.
 
     Attributes:
-        block_tokens: block size of the simulated caches.
-        sample_share: fraction of the sample's prompt tokens that was simulated, from its beginning.
-        points: smallest cache first.
+        points: smallest cache first; empty if nothing can be found.
     """
 
-    block_tokens: int
-    sample_share: float
     points: tuple[CachePoint, ...]
 
 
@@ -149,14 +138,16 @@ def profile_workload(
     has_starts = isinstance(workload, SupportsStarts)
     timing = _timing(itertools.islice(workload.starts(seed), arrivals) if has_starts else starts_s)
     turns = [turn for session in sample for turn in session.turns]
-    order = list(arrival_order(sample))
+    calls = timeline(sample).calls
+    # Sessions arrive however many calls are in progress, so these are not taken to hold room.
+    hits = PrefixHits([Call(call.start_s, call.start_s, 0, call.turn) for call in calls])
     figures = {
         **_arrival_figures(timing),
         **_length_figures("input", [turn.input_tokens for turn in turns]),
         **_length_figures("output", [turn.output_tokens for turn in turns]),
         **_session_figures(sample),
         **_agent_figures(sample),
-        **_prefix_figures(order, _unlimited_cache_hits(order)),
+        **_prefix_figures([call.turn for call in calls], hits),
         **(workload.extra_figures(seed) if isinstance(workload, SupportsFigures) else {}),
     }
     preset = workload if isinstance(workload, PresetTraffic) else None
@@ -174,7 +165,7 @@ def profile_workload(
         output_tokens=integer_histogram([turn.output_tokens for turn in turns]),
         turns=integer_histogram([len(session.turns) for session in sample]),
         think_s=seconds_histogram([turn.think_s for session in sample for turn in session.turns[1:]]),
-        prefix_cache=_hit_curve(order),
+        prefix_cache=_hit_curve(hits, max(turn.input_tokens for turn in turns)),
         anchors=tuple(check_anchor(anchor, figures, rescaled=rescaled) for anchor in preset.preset.anchors)
         if preset
         else (),
@@ -199,28 +190,6 @@ def check_anchor(anchor: Anchor, figures: Mapping[str, float], *, rescaled: bool
     value = figures.get(anchor.metric)
     met = None if value is None or rescaled else anchor.low <= value <= anchor.high
     return CheckedAnchor(anchor.metric, anchor.low, anchor.high, anchor.source, value, met)
-
-
-def arrival_order(sessions: Sequence[SessionOutline]) -> Iterator[TurnOutline]:
-    """All turns in the order in which an engine that decodes 50 tokens per second would receive them.
-
-    Sessions without start times run in eight slots, one after another in each.
-    """
-    slot_ends_s = [0.0] * _SLOTS
-    arrivals: list[tuple[float, int, TurnOutline]] = []
-    for session in sessions:
-        begin_s = heapq.heappop(slot_ends_s) if session.start_s is None else session.start_s
-        starts_s, ends_s = _times_s(session)
-        arrivals += ((begin_s + starts_s[k], len(arrivals) + k, turn) for k, turn in enumerate(session.turns))
-        if session.start_s is None:
-            heapq.heappush(slot_ends_s, begin_s + max(ends_s))
-    arrivals.sort(key=lambda arrival: arrival[:2])
-    return (turn for _, _, turn in arrivals)
-
-
-def _times_s(session: SessionOutline) -> tuple[list[float], list[float]]:
-    """Start and end of each call, in seconds since the session's start."""
-    return Links.of(session.turns).times_s([turn.output_tokens / _DECODE_TOKENS_PER_S for turn in session.turns])
 
 
 def _timing(offsets_s: Iterable[float]) -> ArrivalStatistics:
@@ -289,66 +258,26 @@ def _agent_figures(sessions: Sequence[SessionOutline]) -> dict[str, float]:
 
 def _calls_at_once(session: SessionOutline) -> int:
     """The largest number of a session's calls that an engine that decodes 50 tokens per second answers at once."""
-    starts_s, ends_s = _times_s(session)
+    starts_s, ends_s = call_times_s(session)
     changes = sorted([*((start_s, 1) for start_s in starts_s), *((end_s, -1) for end_s in ends_s)])
     return max(itertools.accumulate(change for _, change in changes))
 
 
-def _prefix_figures(order: Sequence[TurnOutline], hits: Sequence[int]) -> dict[str, float]:
-    prompt_tokens = sum(turn.input_tokens for turn in order)
-    new_tokens = [turn.input_tokens - hit for turn, hit in zip(order, hits, strict=True)]
+def _prefix_figures(turns: Sequence[TurnOutline], hits: PrefixHits) -> dict[str, float]:
+    found = hits.of_calls(None, block_tokens=1)
+    new_tokens = np.array([turn.input_tokens for turn in turns]) - found
     return {
-        "prompt_tokens": float(prompt_tokens),
-        "prefix_bound": sum(hits) / max(1, prompt_tokens),
+        "prompt_tokens": float(hits.prompt_tokens),
+        "prefix_bound": int(found.sum()) / max(1, hits.prompt_tokens),
         "new_tokens_p50": float(np.percentile(new_tokens, 50)),
         "new_tokens_p95": float(np.percentile(new_tokens, 95)),
     }
 
 
-def _unlimited_cache_hits(order: Sequence[TurnOutline]) -> list[int]:
-    """Leading tokens of each prompt that an earlier prompt began with, in whole segments."""
-    links: set[int] = set()
-    hits: list[int] = []
-    for turn in order:
-        chain, hit, leading = 0, 0, True
-        for segment in turn.segments:
-            chain = hash((chain, segment))
-            leading = leading and chain in links
-            hit += segment[1] if leading else 0
-            links.add(chain)
-        # An engine always computes the last token of a prompt, to get its logits.
-        hits.append(min(hit, turn.input_tokens - 1))
-    return hits
-
-
-def _hit_curve(order: Sequence[TurnOutline]) -> HitCurve:
-    total_tokens = sum(turn.input_tokens for turn in order)
-    block_tokens = _block_tokens(total_tokens)
-    prefix_sums = itertools.accumulate(turn.input_tokens for turn in order)
-    limit = _MAX_BLOCKS * block_tokens
-    simulated = [turn for turn, tokens in zip(order, prefix_sums, strict=True) if tokens <= limit]
-    share = sum(turn.input_tokens for turn in simulated) / total_tokens
-    return HitCurve(block_tokens, share, tuple(_cache_points(simulated, block_tokens)))
-
-
-def _block_tokens(total_tokens: int) -> int:
-    """Smallest block size of 16, 32, …, 512 that keeps the simulation small."""
-    size = 16
-    while total_tokens // size > _MAX_BLOCKS and size < _LARGEST_BLOCK_TOKENS:
-        size *= 2
-    return size
-
-
-def _cache_points(order: Sequence[TurnOutline], block_tokens: int) -> Iterator[CachePoint]:
-    """Hit rates of LRU caches, from the size of the longest prompt to the size of all distinct blocks."""
-    prompts = [list(segment_blocks(turn.segments, block_tokens)) for turn in order]
-    distinct = len({block for blocks in prompts for block in blocks}) * block_tokens
-    total = sum(turn.input_tokens for turn in order)
-    largest = max((turn.input_tokens for turn in order), default=0)
-    if not distinct or largest < block_tokens:
-        return
-    for capacity in np.geomspace(min(largest, distinct), distinct * 1.01, _CURVE_POINTS).tolist():
-        cache = LruCache(round(capacity), block_tokens)
-        for blocks in prompts:
-            cache.add(blocks)
-        yield CachePoint(round(capacity), cache.hit_tokens / total)
+def _hit_curve(hits: PrefixHits, longest_prompt: int) -> HitCurve:
+    """Hit rates of LRU caches, from the size of the longest prompt to one that finds as much as an unlimited one."""
+    if not hits.share():
+        return HitCurve(())
+    largest = hits.largest_tokens
+    sizes = map(round, np.geomspace(min(longest_prompt, largest), largest, _CURVE_POINTS).tolist())
+    return HitCurve(tuple(CachePoint(size, hits.share(size)) for size in sizes))

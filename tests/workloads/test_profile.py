@@ -9,7 +9,7 @@ from bakeoff.workloads import NoTokenizer, Random, Seed, Session, Tokenizer, Wor
 from bakeoff.workloads.dispersion import ArrivalCounts
 from bakeoff.workloads.outline import SessionOutline, TurnOutline
 from bakeoff.workloads.presets.preset import Anchor
-from bakeoff.workloads.profile import WorkloadProfile, arrival_order, check_anchor, profile_workload
+from bakeoff.workloads.profile import WorkloadProfile, check_anchor, profile_workload
 
 SEED = Seed.of("1")
 
@@ -84,25 +84,8 @@ def test_the_curve_rises_to_the_bound_in_whole_blocks() -> None:
     curve = profile.prefix_cache
     shares = [point.hit_share for point in curve.points]
     assert shares == sorted(shares)
-    assert curve.block_tokens == 16
-    assert curve.sample_share == 1
     assert curve.points[0].capacity_tokens == 320, "the longest prompt"
     assert shares[-1] == (160 + 192 + 160) / 1290
-
-
-def test_turns_arrive_when_an_engine_would_receive_them() -> None:
-    order = list(
-        arrival_order([session("a", 0.0, *TALK), session("b", 9.9, turn(("b", 5))), session("c", 10.1, turn(("c", 5)))])
-    )
-    assert [turn.segments[-1][0] for turn in order] == ["q0", "b", "q1", "c"], "2 s for 100 tokens, 8 s to think"
-
-
-def test_sessions_without_start_times_run_in_eight_slots() -> None:
-    sessions = [session(str(k), None, turn((f"{k}.0", 5)), turn((f"{k}.1", 5))) for k in range(10)]
-    order = [turn.segments[-1][0] for turn in arrival_order(sessions)]
-    assert order[:8] == [f"{k}.0" for k in range(8)]
-    assert order[8:16] == [f"{k}.1" for k in range(8)]
-    assert order[16:] == ["8.0", "9.0", "8.1", "9.1"]
 
 
 def test_figures_that_cannot_be_computed_are_missing() -> None:

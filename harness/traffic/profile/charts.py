@@ -58,7 +58,7 @@ def session_charts(profile: WorkloadProfile) -> list[Markup]:
 def hit_chart(profile: WorkloadProfile) -> Markup:
     """Hit rate against cache size, below the bound; empty without hits."""
     points = profile.prefix_cache.points
-    if not points or points[-1].hit_share <= 0:
+    if not points:
         return Markup("")
     bound = profile.figures["prefix_bound"]
     drawn = [

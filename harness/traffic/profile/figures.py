@@ -10,6 +10,7 @@ from bakeoff.results.metrics import Unit
 from bakeoff.results.text.format import ABSENT, duration_text, percent_text, scale_for, short_text, value_text
 from bakeoff.workloads.dispersion import WINDOWS_S
 from bakeoff.workloads.histogram import SHORTEST_S
+from bakeoff.workloads.prefixes import BLOCK_TOKENS
 from bakeoff.workloads.presets import Anchor
 from bakeoff.workloads.profile import HitCurve, WorkloadProfile
 
@@ -132,7 +133,7 @@ def prefix_lines(profile: WorkloadProfile) -> Iterator[Line]:
 def sufficient_tokens(curve: HitCurve) -> float | None:
     """Cache size in tokens that gets most of the hits, interpolated; None if nothing can be hit."""
     points = curve.points
-    if not points or points[-1].hit_share <= 0:
+    if not points:
         return None
     sizes = np.log([point.capacity_tokens for point in points])
     return float(np.exp(np.interp(_USEFUL_SHARE * points[-1].hit_share, [point.hit_share for point in points], sizes)))
@@ -144,23 +145,13 @@ def curve_notes(profile: WorkloadProfile) -> list[str]:
     if not profile.figures.get("prefix_bound"):
         return ["No two prompts share a prefix beyond what the chat template puts before every text."]
     if not curve.points:
-        return ["Prompts are too short or too long to simulate in blocks."]
-    if not curve.points[-1].hit_share:
-        return [f"Shared prefixes are shorter than a block of {curve.block_tokens} tokens."]
+        return [f"Shared prefixes are shorter than a block of {BLOCK_TOKENS} tokens."]
     slots = "." if profile.opening.counts else "; sessions run in eight slots, because they have no start times."
-    notes = [
-        f"LRU cache in blocks of {curve.block_tokens} tokens. Answers are cached only as part of a later prompt.",
+    return [
+        f"LRU cache in blocks of {BLOCK_TOKENS} tokens. Answers are cached only as part of a later prompt.",
         f"Requests arrive as at an engine that decodes 50 tokens per second{slots}",
         f"The bound grows with the sample, here {_counted(profile.sessions, 'session')}.",
     ]
-    if curve.sample_share < 1:
-        part = value_text(Unit.SHARE, curve.sample_share)
-        top = value_text(Unit.SHARE, curve.points[-1].hit_share)
-        notes.append(
-            f"Simulated on the first {part} of the sample’s prompt tokens, where an unlimited cache hits {top}: "
-            "sessions’ first prompts weigh more there."
-        )
-    return notes
 
 
 def extra_lines(profile: WorkloadProfile) -> list[Line]:

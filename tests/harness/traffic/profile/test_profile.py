@@ -129,7 +129,6 @@ class TestProfile:
         profile = profiled(dialogues(4))
         assert [(bin_.low, bin_.count) for bin_ in profile.turns.bins] == [(2, 2), (3, 2)]
         assert (profile.think_s.total, profile.think_s.p50, profile.think_s.max) == (6, 2.0, 6.0)
-        assert profile.prefix_cache.sample_share == 1
         assert profiled(Scripted(((0.0, ()), (1.0, ((0.0, 5, 5),))))).turns.total == 1
 
     def test_a_workload_without_sessions_or_out_of_order_is_refused(self) -> None:

@@ -1,0 +1,251 @@
+"""Prompt tokens that an LRU prefix cache of any size finds, from one pass over the calls of a sample.
+
+The distance of a cached token is the number of tokens that have been used since it was last used, those that calls in
+progress hold included, and itself (R. L. Mattson et al.: *Evaluation techniques for storage hierarchies*, IBM Systems
+Journal 9, 1970). A cache finds the token if it has room for its distance. So one pass gives the hits of every size.
+"""
+
+import heapq
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+
+from bakeoff.workloads.graph import Links
+from bakeoff.workloads.outline import Segment, SessionOutline, TurnOutline
+from bakeoff.workloads.prefixes import BLOCK_TOKENS
+
+DECODE_TOKENS_PER_S = 50.0
+"""Assumed engine speed, which decides when a session's next turn arrives."""
+SLOTS = 8
+"""Concurrent sessions where the workload gives no start times."""
+
+
+class Call(NamedTuple):
+    """A turn at an engine.
+
+    Attributes:
+        start_s: when the engine receives it.
+        end_s: when its answer ends. It holds its tokens until then; none if this is ``start_s``.
+        answer_tokens: room that its answer takes, from its start.
+        turn: the turn.
+    """
+
+    start_s: float
+    end_s: float
+    answer_tokens: int
+    turn: TurnOutline
+
+
+class Timeline(msgspec.Struct, frozen=True):
+    """The calls of a sample over time.
+
+    Attributes:
+        calls: in the order of their start.
+        last_session_s: when the last session starts; from then on slots run empty.
+    """
+
+    calls: list[Call]
+    last_session_s: float
+
+
+def timeline(sessions: Sequence[SessionOutline], slots: int | None = None) -> Timeline:
+    """All calls, in the order in which an engine that decodes 50 tokens per second receives them.
+
+    Args:
+        sessions: in the order of their start.
+        slots: sessions in progress, one after another in each slot, whatever their start times. None: sessions start
+            when they say; those without start times run in eight slots.
+    """
+    slot_ends_s = [0.0] * (slots or SLOTS)
+    calls: list[Call] = []
+    last_s = 0.0
+    for session in sessions:
+        in_slot = slots is not None or session.start_s is None
+        begin_s = heapq.heappop(slot_ends_s) if in_slot else session.start_s or 0.0
+        last_s = max(last_s, begin_s)
+        starts_s, ends_s = call_times_s(session)
+        calls += (
+            Call(begin_s + start_s, begin_s + end_s, turn.output_tokens, turn)
+            for start_s, end_s, turn in zip(starts_s, ends_s, session.turns, strict=True)
+        )
+        if in_slot:
+            heapq.heappush(slot_ends_s, begin_s + max(ends_s))
+    calls.sort(key=lambda call: call.start_s)  # stable: calls of one instant stay in the order of their sessions
+    return Timeline(calls, last_s)
+
+
+def call_times_s(session: SessionOutline) -> tuple[list[float], list[float]]:
+    """Start and end of each call, in seconds since the session's start."""
+    return Links.of(session.turns).times_s([turn.output_tokens / DECODE_TOKENS_PER_S for turn in session.turns])
+
+
+class PrefixHits:
+    """Prompt tokens that caches find.
+
+    A call uses its prompt from its start to its end, and a cache never evicts what calls in progress use. If they use
+    more than its room, it holds an equal part of each. When a call ends, its prompt is the most recently used one; of
+    that the last token is evicted first, after the answer, which no later prompt finds.
+
+    Args:
+        calls: in the order of their start.
+        counted: positions of the calls whose hits count; the others only fill the cache. None: all.
+
+    Attributes:
+        prompt_tokens: of the calls that count.
+        held_tokens: tokens that calls in progress hold after the start of each call that counts.
+        largest_tokens: size of the smallest cache that finds as much as an unlimited one.
+    """
+
+    def __init__(self, calls: Sequence[Call], counted: range | None = None) -> None:
+        counted = counted or range(len(calls))
+        self._inputs = np.array([calls[number].turn.input_tokens for number in counted], dtype=np.int64)
+        passed = _passed(calls, counted)
+        runs = np.array(passed.runs, dtype=np.int64).reshape(-1, 3)
+        self._call, self._before, self._tokens = runs[:, 0] - counted.start, runs[:, 1], runs[:, 2]
+        self._shared = np.array(passed.shared, dtype=np.int64)
+        self._held_before = np.array(passed.held_before, dtype=np.int64)
+        self.held_tokens = passed.held_after
+        self.prompt_tokens = int(self._inputs.sum())
+        reached = self._before + self._tokens
+        in_use = self._held_before[self._shared > 0]
+        self.largest_tokens = int(max(reached.max(initial=0), in_use.max(initial=0)))
+
+    def of_calls(self, capacity_tokens: int | None, block_tokens: int = BLOCK_TOKENS) -> np.ndarray:
+        """Tokens of each call that counts that a cache of this size finds, in whole blocks; None: an unlimited one."""
+        room = self.largest_tokens if capacity_tokens is None else capacity_tokens
+        kept = np.minimum(1.0, room / np.maximum(1, self._held_before))
+        found = (self._shared * kept).astype(np.int64)
+        in_room = np.clip(room - self._before, 0, self._tokens)
+        found += np.bincount(self._call, weights=in_room, minlength=len(found)).astype(np.int64)
+        # An engine always computes the last token of a prompt, to get its logits.
+        return np.minimum(found, self._inputs - 1) // block_tokens * block_tokens
+
+    def share(self, capacity_tokens: int | None = None) -> float:
+        """Share of the prompt tokens that a cache of this size finds; None: an unlimited one."""
+        return int(self.of_calls(capacity_tokens).sum()) / max(1, self.prompt_tokens)
+
+    def size_for(self, share: float) -> int:
+        """Smallest size in tokens that finds this share, or as much as an unlimited cache does."""
+        return bisect_left(range(self.largest_tokens), share, key=self.share)
+
+
+class _Passed(NamedTuple):
+    """What a pass over calls finds, for those that count.
+
+    Attributes:
+        runs: call, distance before the first token, and tokens, of each run of cached tokens last used together.
+        shared: leading tokens that other calls in progress use.
+        held_before: tokens that calls in progress hold before the call.
+        held_after: the same with the call.
+    """
+
+    runs: list[tuple[int, int, int]]
+    shared: list[int]
+    held_before: list[int]
+    held_after: list[int]
+
+
+class _Segments:
+    """Every segment of the sample's prompts, once for each different text before it.
+
+    Attributes:
+        tokens: of each.
+        uses: calls in progress that use it.
+        released: number of the call after whose end nothing used it.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[int, Segment], int] = {}
+        self.tokens: list[int] = []
+        self.uses: list[int] = []
+        self.released: list[int] = []
+
+    def path(self, segments: Sequence[Segment]) -> tuple[list[int], int]:
+        """Numbers of a prompt's segments, and how many of these earlier prompts began with."""
+        numbers, path, at = self._numbers, [], -1
+        known = 0
+        for segment in segments:
+            number = numbers.get((at, segment))
+            if number is None:
+                number = numbers[at, segment] = len(self.tokens)
+                self.tokens.append(segment[1])
+                self.uses.append(0)
+                self.released.append(-1)
+            else:
+                known += 1
+            path.append(number)
+            at = number
+        return path, known
+
+
+def _passed(calls: Sequence[Call], counted: range) -> _Passed:
+    segments, cached = _Segments(), _Sums(len(calls))
+    tokens, uses, released = segments.tokens, segments.uses, segments.released
+    result = _Passed([], [], [], [])
+    ends: list[tuple[float, int, list[int]]] = []
+    held = ended = 0
+
+    for number, call in enumerate(calls):
+        while ends and ends[0][0] <= call.start_s:
+            _, other, path = heapq.heappop(ends)
+            freed = 0
+            for segment in path:
+                uses[segment] -= 1
+                if not uses[segment]:
+                    released[segment] = ended
+                    freed += tokens[segment]
+            answer_tokens = calls[other].answer_tokens
+            cached.add(ended, freed + answer_tokens)
+            held -= freed + answer_tokens
+            ended += 1
+
+        path, known = segments.path(call.turn.segments)
+        shared, runs = 0, dict[int, int]()  # of the call after whose end nothing used them → tokens; latest first
+        new = 0
+        for place, segment in enumerate(path):
+            if uses[segment]:
+                shared += tokens[segment]
+            elif place < known:
+                runs[released[segment]] = runs.get(released[segment], 0) + tokens[segment]
+            else:
+                new += tokens[segment]
+            uses[segment] += 1
+        if number in counted:
+            result.runs.extend((number, held + cached.after(end), run) for end, run in runs.items())
+            result.shared.append(shared)
+            result.held_before.append(held)
+        for end, run in runs.items():
+            cached.add(end, -run)
+        held += new + sum(runs.values()) + call.answer_tokens
+        if number in counted:
+            result.held_after.append(held)
+        heapq.heappush(ends, (call.end_s, number, path))
+    return result
+
+
+class _Sums:
+    """Numbers that change, and sums over the later of them (a Fenwick tree)."""
+
+    def __init__(self, length: int) -> None:
+        self._tree = [0] * (length + 1)
+        self._total = 0
+
+    def add(self, place: int, number: int) -> None:
+        """Add to the number at a place."""
+        self._total += number
+        place += 1
+        while place < len(self._tree):
+            self._tree[place] += number
+            place += place & -place
+
+    def after(self, place: int) -> int:
+        """Sum of the numbers after a place."""
+        place += 1
+        up_to = 0
+        while place:
+            up_to += self._tree[place]
+            place -= place & -place
+        return self._total - up_to
