@@ -101,17 +101,17 @@ class PrefixHits:
 
     def __init__(self, calls: Sequence[Call], counted: range | None = None) -> None:
         counted = counted or range(len(calls))
+        cache = _EndlessCache(calls)
+        found = [cache.start(number) for number in range(counted.stop)][counted.start :]
+        runs = [(number, *run) for number, of_call in enumerate(found) for run in of_call.runs]
+        self._call, self._before, self._tokens = np.array(runs, dtype=np.int64).reshape(-1, 3).T
         self._inputs = np.array([calls[number].turn.input_tokens for number in counted], dtype=np.int64)
-        passed = _passed(calls, counted)
-        runs = np.array(passed.runs, dtype=np.int64).reshape(-1, 3)
-        self._call, self._before, self._tokens = runs[:, 0] - counted.start, runs[:, 1], runs[:, 2]
-        self._shared = np.array(passed.shared, dtype=np.int64)
-        self._held_before = np.array(passed.held_before, dtype=np.int64)
-        self.held_tokens = passed.held_after
+        self._shared = np.array([of_call.shared for of_call in found], dtype=np.int64)
+        self._held_before = np.array([of_call.held_before for of_call in found], dtype=np.int64)
+        self.held_tokens = [of_call.held_after for of_call in found]
         self.prompt_tokens = int(self._inputs.sum())
-        reached = self._before + self._tokens
         in_use = self._held_before[self._shared > 0]
-        self.largest_tokens = int(max(reached.max(initial=0), in_use.max(initial=0)))
+        self.largest_tokens = int(max((self._before + self._tokens).max(initial=0), in_use.max(initial=0)))
 
     def of_calls(self, capacity_tokens: int | None, block_tokens: int = BLOCK_TOKENS) -> np.ndarray:
         """Tokens of each call that counts that a cache of this size finds, in whole blocks; None: an unlimited one."""
@@ -132,98 +132,94 @@ class PrefixHits:
         return bisect_left(range(self.largest_tokens), share, key=self.share)
 
 
-class _Passed(NamedTuple):
-    """What a pass over calls finds, for those that count.
+class _Found(NamedTuple):
+    """What a call finds.
 
     Attributes:
-        runs: call, distance before the first token, and tokens, of each run of cached tokens last used together.
+        runs: distance before the first token, and tokens, of each run of cached tokens that were last used together.
         shared: leading tokens that other calls in progress use.
         held_before: tokens that calls in progress hold before the call.
         held_after: the same with the call.
     """
 
-    runs: list[tuple[int, int, int]]
-    shared: list[int]
-    held_before: list[int]
-    held_after: list[int]
+    runs: list[tuple[int, int]]
+    shared: int
+    held_before: int
+    held_after: int
 
 
-class _Segments:
-    """Every segment of the sample's prompts, once for each different text before it.
+class _EndlessCache:
+    """Distances in a cache without limit, while calls start and end.
 
-    Attributes:
-        tokens: of each.
-        uses: calls in progress that use it.
-        released: number of the call after whose end nothing used it.
+    Segments have a number for each different text before them.
+
+    Args:
+        calls: in the order of their start.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, calls: Sequence[Call]) -> None:
+        self._calls = calls
         self._numbers: dict[tuple[int, Segment], int] = {}
-        self.tokens: list[int] = []
-        self.uses: list[int] = []
-        self.released: list[int] = []
+        self._tokens: list[int] = []  # of each segment
+        self._uses: list[int] = []  # calls in progress that use it
+        self._released: list[int] = []  # position of the call after whose end nothing used it, in the order of ends
+        self._cached = _Sums(len(calls))  # tokens that nothing has used since the end at this position
+        self._held = 0
+        self._in_progress: list[tuple[float, int, list[int]]] = []
+        self._ended = 0
 
-    def path(self, segments: Sequence[Segment]) -> tuple[list[int], int]:
+    def start(self, number: int) -> _Found:
+        """Start a call, the next one in order."""
+        call = self._calls[number]
+        while self._in_progress and self._in_progress[0][0] <= call.start_s:
+            self._end(*heapq.heappop(self._in_progress)[1:])
+        path, known = self._path(call.turn.segments)
+        tokens, uses, released = self._tokens, self._uses, self._released
+        shared = new = 0
+        by_end: dict[int, int] = {}  # latest end first, as a segment is used whenever one after it is
+        for segment in path[:known]:
+            if uses[segment]:
+                shared += tokens[segment]
+            else:
+                by_end[released[segment]] = by_end.get(released[segment], 0) + tokens[segment]
+        for segment in path[known:]:
+            new += tokens[segment]
+        for segment in path:
+            uses[segment] += 1
+        before = self._held
+        runs = [(before + self._cached.after(end), run) for end, run in by_end.items()]
+        for end, run in by_end.items():
+            self._cached.add(end, -run)
+        self._held += new + sum(by_end.values()) + call.answer_tokens
+        heapq.heappush(self._in_progress, (call.end_s, number, path))
+        return _Found(runs, shared, before, self._held)
+
+    def _end(self, number: int, path: Sequence[int]) -> None:
+        """End a call; what no other one uses is the most recently used."""
+        uses, freed = self._uses, self._calls[number].answer_tokens
+        for segment in path:
+            uses[segment] -= 1
+            if not uses[segment]:
+                self._released[segment] = self._ended
+                freed += self._tokens[segment]
+        self._cached.add(self._ended, freed)
+        self._held -= freed
+        self._ended += 1
+
+    def _path(self, segments: Sequence[Segment]) -> tuple[list[int], int]:
         """Numbers of a prompt's segments, and how many of these earlier prompts began with."""
-        numbers, path, at = self._numbers, [], -1
-        known = 0
+        numbers, path = self._numbers, list[int]()
+        known, at = len(self._tokens), -1
         for segment in segments:
             number = numbers.get((at, segment))
             if number is None:
-                number = numbers[at, segment] = len(self.tokens)
-                self.tokens.append(segment[1])
-                self.uses.append(0)
-                self.released.append(-1)
-            else:
-                known += 1
+                number = numbers[at, segment] = len(self._tokens)
+                self._tokens.append(segment[1])
+                self._uses.append(0)
+                self._released.append(-1)
             path.append(number)
             at = number
-        return path, known
-
-
-def _passed(calls: Sequence[Call], counted: range) -> _Passed:
-    segments, cached = _Segments(), _Sums(len(calls))
-    tokens, uses, released = segments.tokens, segments.uses, segments.released
-    result = _Passed([], [], [], [])
-    ends: list[tuple[float, int, list[int]]] = []
-    held = ended = 0
-
-    for number, call in enumerate(calls):
-        while ends and ends[0][0] <= call.start_s:
-            _, other, path = heapq.heappop(ends)
-            freed = 0
-            for segment in path:
-                uses[segment] -= 1
-                if not uses[segment]:
-                    released[segment] = ended
-                    freed += tokens[segment]
-            answer_tokens = calls[other].answer_tokens
-            cached.add(ended, freed + answer_tokens)
-            held -= freed + answer_tokens
-            ended += 1
-
-        path, known = segments.path(call.turn.segments)
-        shared, runs = 0, dict[int, int]()  # of the call after whose end nothing used them → tokens; latest first
-        new = 0
-        for place, segment in enumerate(path):
-            if uses[segment]:
-                shared += tokens[segment]
-            elif place < known:
-                runs[released[segment]] = runs.get(released[segment], 0) + tokens[segment]
-            else:
-                new += tokens[segment]
-            uses[segment] += 1
-        if number in counted:
-            result.runs.extend((number, held + cached.after(end), run) for end, run in runs.items())
-            result.shared.append(shared)
-            result.held_before.append(held)
-        for end, run in runs.items():
-            cached.add(end, -run)
-        held += new + sum(runs.values()) + call.answer_tokens
-        if number in counted:
-            result.held_after.append(held)
-        heapq.heappush(ends, (call.end_s, number, path))
-    return result
+        return path, bisect_left(path, known)
 
 
 class _Sums:

@@ -131,7 +131,7 @@ def profile_workload(
         NoTokenizer: prompts must be written and ``tokenizer`` is None.
         WorkloadError: there is no session, or sessions are not in the order of their start.
     """
-    sample = list(_sample(itertools.islice(outlines(workload, seed, tokenizer), sessions)))
+    sample = list(sampled(itertools.islice(outlines(workload, seed, tokenizer), sessions)))
     if not sample:
         raise WorkloadError(f"{name} has no session; check its options, such as max_input_tokens")
     starts_s = [session.start_s for session in sample if session.start_s is not None]
@@ -174,7 +174,7 @@ def profile_workload(
     return msgspec.structs.replace(profile, absent=_absent(figures, profile.no_arrivals_reason))
 
 
-def _sample(sessions: Iterable[SessionOutline]) -> Iterator[SessionOutline]:
+def sampled(sessions: Iterable[SessionOutline]) -> Iterator[SessionOutline]:
     """The sessions that have turns, up to the one whose segments exceed what fits into memory."""
     segments = 0
     for session in sessions:

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 import cyclopts
 
 from bakeoff.harness.cli.command import command
-from bakeoff.harness.cli.options import File, Files, Json, Texts, files, texts
+from bakeoff.harness.cli.options import File, Files, Json, Texts, WorkloadOptions, files, texts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from bakeoff.harness.sizing.plan import Plan
+    from bakeoff.harness.sizing.prefix_cache import SessionLoad
 
     Prices = float | Texts | Mapping[str, float]
 else:
@@ -27,9 +28,12 @@ def plan(
     precision: str = "bf16",
     kv: str = "bf16",
     tensor_parallel: int | None = None,
-    input_tokens: Annotated[int, cyclopts.Parameter(name="--input")] = 1024,
-    output_tokens: Annotated[int, cyclopts.Parameter(name="--output")] = 256,
-    cached_share: float = 0.0,
+    workload: File | None = None,
+    option: WorkloadOptions = None,
+    sessions: int | None = None,
+    input_tokens: Annotated[int | None, cyclopts.Parameter(name="--input")] = None,
+    output_tokens: Annotated[int | None, cyclopts.Parameter(name="--output")] = None,
+    cached_share: float | None = None,
     cached_discount: float = 0.0,
     sequences: int = 256,
     step_tokens: int | None = None,
@@ -41,7 +45,7 @@ def plan(
     engine: str | None = None,
     seed: int = 1,
 ) -> "Plan":
-    """Plan memory, latency and cost of a model on GPUs, and how many keep an SLO, before renting them.
+    """Plan memory, prefix cache, latency and cost of a model on GPUs, and how many keep an SLO, before renting them.
 
     docs/plan.md has every formula. Nothing is measured; --from-run calibrates the plan with what was.
 
@@ -61,12 +65,19 @@ def plan(
         Of the KV cache: bf16, fp8, int8, int4 or fp32.
     tensor_parallel
         GPUs that split each layer. Default: the fewest that hold the model; with --slo, 1, 2, 4 and 8 are tried.
+    workload
+        Name or path of a workload, as in bakeoff workloads show, whose sessions are in progress: plans the prefix cache
+        that they need.
+    option
+        Option of the workload as key=value. May be given several times.
+    sessions
+        Sessions of the workload in progress at once. Default: 8.
     input_tokens
-        Tokens of each prompt.
+        Tokens of each prompt. Default: the mean of --workload, else 1024.
     output_tokens
-        Tokens of each answer.
+        Tokens of each answer. Default: the mean of --workload, else 256.
     cached_share
-        Share of each prompt that is in the prefix cache.
+        Share of each prompt that is in the prefix cache. Default: what each GPU's cache finds of --workload, else 0.
     cached_discount
         Share of the price of a prompt token that is not charged for a cached one.
     sequences
@@ -99,6 +110,7 @@ def plan(
         precision=precision,
         kv=kv,
         tensor_parallel=tensor_parallel,
+        load=_load(workload, option or [], sessions),
         input_tokens=input_tokens,
         output_tokens=output_tokens,
         cached_share=cached_share,
@@ -114,6 +126,27 @@ def plan(
         seed=seed,
     )
     return make_plan(question)
+
+
+def _load(workload: "File | None", options: "list[str]", sessions: int | None) -> "SessionLoad | None":
+    """The sessions in progress.
+
+    Raises:
+        BadPlan: an option needs a workload.
+        WorkloadError: there is no such workload, or an option is wrong.
+    """
+    from bakeoff.harness.errors import BadPlan
+    from bakeoff.harness.sizing.prefix_cache import IN_PROGRESS, SessionLoad
+    from bakeoff.harness.traffic.profile.selection import select
+
+    if workload is None:
+        if options or sessions is not None:
+            raise BadPlan(f"{'--option' if options else '--sessions'} belongs to a --workload; give that, too")
+        return None
+    selection = select(str(workload), options)
+    return SessionLoad(
+        selection.target, selection.option_texts, selection.workload, IN_PROGRESS if sessions is None else sessions
+    )
 
 
 def _show(

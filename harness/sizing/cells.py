@@ -5,11 +5,13 @@ from collections.abc import Sequence
 from bakeoff.harness.sizing.calibration import Calibration
 from bakeoff.harness.sizing.device import BatchRow, DevicePlan
 from bakeoff.harness.sizing.plan import Plan, Sizing
+from bakeoff.harness.sizing.prefix_cache import CacheSize, DeviceCache, PrefixCachePlan
 from bakeoff.harness.sizing.sizing import Candidate
 from bakeoff.results.metrics import CATALOGUE, Unit
-from bakeoff.results.text.format import ABSENT, percent_text, value_text
+from bakeoff.results.text.format import ABSENT, percent_text, short_text, value_text
 
 CALIBRATION_HEADINGS = ("load", "metric", "measured", "repeats", "predicted", "error")
+PREFIX_CACHE_HEADINGS = ("cache", "tokens", "finds", "of the possible")
 _GIB = 2**30
 
 
@@ -19,7 +21,8 @@ def model_lines(plan: Plan) -> list[str]:
     active = (
         "" if model.active_parameters >= model.parameters / 2 else f", {model.active_parameters / 1e9:.2f} G active"
     )
-    cached = f", {traffic.cached_tokens:,} of them cached" if traffic.cached_tokens else ""
+    up_to = "up to " if plan.prefix_cache is not None and plan.prefix_cache.is_planned else ""
+    cached = f", {up_to}{traffic.cached_tokens:,} of them cached" if traffic.cached_tokens else ""
     size = f"{value_text(Unit.BYTES, model.weight_bytes)} in {model.precision} ({model.layout})"
     return [
         f"{model.name}: {model.parameters / 1e9:.2f} G parameters{active}; {size}",
@@ -99,6 +102,60 @@ def batch_cells(device: DevicePlan, row: BatchRow) -> list[str]:
 
 def _is_priced(device: DevicePlan) -> bool:
     return bool(device.batches) and device.batches[0].cost_per_million_output is not None
+
+
+def prefix_cache_title(cache: PrefixCachePlan) -> str:
+    """The load of a plan of the prefix cache."""
+    options = f" ({', '.join(cache.options)})" if cache.options else ""
+    return f"{cache.workload}{options}, {cache.sessions:,} session{'' if cache.sessions == 1 else 's'} in progress"
+
+
+def prefix_cache_lines(plan: Plan, cache: PrefixCachePlan) -> list[str]:
+    """What an unlimited prefix cache finds, what the devices find, and how much is enough."""
+    per_token, longest = plan.model.kv_bytes_per_token, plan.model.max_length
+    possible = value_text(Unit.SHARE, cache.unlimited_share)
+    held = (
+        f"{_room_text(cache.held_mean_tokens, per_token)} in the mean, {_room_text(cache.held_max_tokens, per_token)}"
+    )
+    lines = [
+        f"an unlimited prefix cache finds {possible} of the prompt tokens",
+        *(_device_cache_text(cache, device) for device in cache.devices if cache.unlimited_share),
+        *(f"{percent} % of the possible {possible} need {_size_text(size)}" for percent, size in cache.enough.items()),
+        f"calls in progress hold {held} at most",
+    ]
+    if cache.longest_prompt_tokens > longest:
+        lines.append(f"the longest prompt has {cache.longest_prompt_tokens:,} tokens, the model takes {longest:,}")
+    return lines
+
+
+def _device_cache_text(cache: PrefixCachePlan, device: DeviceCache) -> str:
+    name = f"{device.ranks} × {device.gpu}"
+    if device.room is None:
+        return f"{name} does not hold the model"
+    waits = "; the calls in progress need more, so some wait" if device.room.tokens < cache.held_mean_tokens else ""
+    found = value_text(Unit.SHARE, device.room.hit_share)
+    return f"{name} finds {found} in {_size_text(device.room)} beside the weights{waits}"
+
+
+def _size_text(size: CacheSize) -> str:
+    return f"{value_text(Unit.BYTES, size.bytes)} ({short_text(size.tokens)} tokens)"
+
+
+def _room_text(tokens: float, bytes_per_token: float) -> str:
+    return f"{value_text(Unit.BYTES, tokens * bytes_per_token)} ({short_text(tokens)} tokens)"
+
+
+def prefix_cache_cells(cache: PrefixCachePlan) -> list[list[str]]:
+    """Rows of a table of cache sizes."""
+    return [
+        [
+            value_text(Unit.BYTES, size.bytes),
+            short_text(size.tokens),
+            value_text(Unit.SHARE, size.hit_share),
+            percent_text(size.hit_share / cache.unlimited_share),
+        ]
+        for size in cache.sizes
+    ]
 
 
 def sizing_headings(sizing: Sizing) -> list[str]:

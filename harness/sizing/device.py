@@ -89,16 +89,15 @@ class DevicePlan(msgspec.Struct, frozen=True):
     why_not: str | None = None
 
 
-def device_plan(setting: Setting, gpu: Gpu, ranks: int | None, price: Price) -> DevicePlan:
+def device_plan(setting: Setting, gpu: Gpu, count: int, price: Price) -> DevicePlan:
     """Plan one kind of GPU.
 
     Args:
         setting: model, precision and traffic.
         gpu: the device.
-        ranks: GPUs of tensor parallelism; None for the fewest that hold the model and one request.
+        count: GPUs of tensor parallelism.
         price: of the GPU.
     """
-    count = ranks or _fewest(setting, gpu)
     costs = setting.model.costs(setting.precision, setting.cache)
     memory, machine = setting.memory(gpu, count), limits(gpu, setting.precision)
     traffic = setting.traffic
@@ -126,7 +125,7 @@ def contexts_of(setting: Setting) -> list[int]:
     return sorted({own, *(context for context in CONTEXTS if context <= longest)})
 
 
-def _fewest(setting: Setting, gpu: Gpu) -> int:
+def fewest_ranks(setting: Setting, gpu: Gpu) -> int:
     """Fewest GPUs that hold the model and one request; if no number does, the most that split it."""
     splitting = [ranks for ranks in RANKS if setting.why_not_split(gpu, ranks) is None]
     return next((ranks for ranks in splitting if setting.fitting(gpu, ranks)), splitting[-1])

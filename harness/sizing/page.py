@@ -1,5 +1,6 @@
 """A plan as one offline HTML page, in the look of the report of a run."""
 
+import math
 from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
@@ -11,8 +12,11 @@ from bakeoff.harness.sizing import cells
 from bakeoff.harness.sizing.calibration import Calibration
 from bakeoff.harness.sizing.device import BatchRow, DevicePlan
 from bakeoff.harness.sizing.plan import Plan, Sizing
+from bakeoff.harness.sizing.prefix_cache import PrefixCachePlan
 from bakeoff.results.files.atomic import write_atomic
 from bakeoff.results.metrics import Unit
+from bakeoff.results.report.charts.curve import Point as ShareAt
+from bakeoff.results.report.charts.curve import curve
 from bakeoff.results.report.charts.frontier import Point, Series, frontier
 from bakeoff.results.report.charts.lines import Frame, Line, lines_chart
 from bakeoff.results.report.charts.scales import Scale
@@ -21,6 +25,7 @@ from bakeoff.results.statistics.interval import Interval
 from bakeoff.results.text.format import value_text
 
 _PACKAGE = "bakeoff.harness.sizing"
+_FEWEST_POINTS = 2
 _CONTEXT_TICKS = (1024, 4096, 16384, 65536)
 
 
@@ -54,6 +59,16 @@ class SizingPart(msgspec.Struct, frozen=True):
     failures: list[str]
 
 
+class PrefixCachePart(msgspec.Struct, frozen=True):
+    """The prefix cache on the page."""
+
+    title: str
+    lines: list[str]
+    picture: Markup
+    headings: tuple[str, ...]
+    rows: list[list[str]]
+
+
 class Page(msgspec.Struct, frozen=True):
     """Everything on the page, in order."""
 
@@ -64,6 +79,7 @@ class Page(msgspec.Struct, frozen=True):
     frontier: Markup
     itl: Markup
     devices: list[DevicePart]
+    prefix_cache: PrefixCachePart | None
     sizing: SizingPart | None
     calibration: list[CalibrationPart]
     calibration_headings: tuple[str, ...]
@@ -92,6 +108,7 @@ def _page(plan: Plan) -> Page:
         frontier=frontier("Predicted throughput against interactivity", _frontier_series(served)),
         itl=_itl_chart(served),
         devices=[_device(device) for device in plan.devices],
+        prefix_cache=_prefix_cache(plan, plan.prefix_cache) if plan.prefix_cache else None,
         sizing=_sizing(plan.sizing) if plan.sizing else None,
         calibration=[_calibration(calibration) for calibration in plan.calibration],
         calibration_headings=cells.CALIBRATION_HEADINGS,
@@ -166,6 +183,31 @@ def _device(device: DevicePlan) -> DevicePart:
         rows=[cells.batch_cells(device, row) for row in device.batches],
         sources=list(device.gpu.sources.items()),
     )
+
+
+def _prefix_cache(plan: Plan, cache: PrefixCachePlan) -> PrefixCachePart:
+    return PrefixCachePart(
+        title=cells.prefix_cache_title(cache),
+        lines=cells.prefix_cache_lines(plan, cache),
+        picture=_hit_chart(cache),
+        headings=cells.PREFIX_CACHE_HEADINGS,
+        rows=cells.prefix_cache_cells(cache),
+    )
+
+
+def _hit_chart(cache: PrefixCachePlan) -> Markup:
+    """Hit share against the size of the cache; empty without hits."""
+    drawn = [
+        ShareAt(size.bytes, size.hit_share, f"{row[0]}: {row[2]}")
+        for size, row in zip(cache.sizes, cells.prefix_cache_cells(cache), strict=True)
+    ]
+    if len(drawn) < _FEWEST_POINTS:
+        return Markup("")
+    ticks = [(point.x, f"{point.x / 2**30:,.4g}") for point in drawn[:: math.ceil(len(drawn) / 6)]]
+    scale = Scale(drawn[0].x, drawn[-1].x, ticks, "size of the prefix cache in GiB, logarithmic", log=True)
+    limit = (cache.unlimited_share, f"unlimited {value_text(Unit.SHARE, cache.unlimited_share)}")
+    description = "; ".join(point.hint for point in drawn)
+    return curve("prompt tokens found", description, drawn, scale, "↑ share of prompt tokens", limit=limit)
 
 
 def _sizing(sizing: Sizing) -> SizingPart:

@@ -9,12 +9,13 @@ import msgspec
 
 from bakeoff.harness.errors import BadPlan
 from bakeoff.harness.sizing.calibration import Calibration, Fitter, calibrate
-from bakeoff.harness.sizing.device import DevicePlan, Price, contexts_of, device_plan
+from bakeoff.harness.sizing.device import DevicePlan, Price, contexts_of, device_plan, fewest_ranks
 from bakeoff.harness.sizing.gpus import Gpu, chosen, gpu_table
 from bakeoff.harness.sizing.measured import measured_engines
 from bakeoff.harness.sizing.memory import RUNTIME_BYTES, USABLE_SHARE
 from bakeoff.harness.sizing.model import load_model
 from bakeoff.harness.sizing.precision import cache_named, precision_named
+from bakeoff.harness.sizing.prefix_cache import PrefixCachePlan, SessionLoad, SimulatedLoad, simulate_load
 from bakeoff.harness.sizing.sizing import (
     RANKS,
     Candidate,
@@ -28,6 +29,7 @@ from bakeoff.harness.sizing.step_times import ALL_REDUCE_S, Efficiency
 from bakeoff.results.metrics.objectives import Objective, objectives
 
 _SEQUENCES_DRAWN = (1, 8, 64)
+_INPUT_TOKENS, _OUTPUT_TOKENS = 1024, 256
 TYPICAL = Efficiency(0.77, 0.95, 0.58e-3, 18e-6, 11e-3, 67e-6, 4e-3, "vLLM 0.24 on an H200 (docs/results/h200-bakeoff)")
 
 
@@ -78,10 +80,12 @@ class Plan(msgspec.Struct, frozen=True):
 
     Attributes:
         model: the model.
-        traffic: lengths of prompts and answers.
+        traffic: lengths of prompts and answers. Under a load of sessions without a given share, cached tokens are what
+            an unlimited cache finds, and each device has the share of its own cache.
         memory_bytes: number of sequences → context of each in tokens → bytes of weights and KV cache.
         devices: one for each GPU.
         efficiency: of the engine.
+        prefix_cache: under sessions of a workload; None without one.
         sizing: of the SLO; None without one.
         calibration: from measured runs; empty without one.
         assumptions: of the predictions.
@@ -92,6 +96,7 @@ class Plan(msgspec.Struct, frozen=True):
     memory_bytes: dict[int, dict[int, float]]
     devices: list[DevicePlan]
     efficiency: Efficiency
+    prefix_cache: PrefixCachePlan | None
     sizing: Sizing | None
     calibration: list[Calibration]
     assumptions: list[str]
@@ -108,9 +113,10 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
         precision: of the weights.
         kv: precision of the KV cache.
         tensor_parallel: GPUs that split each layer; None for the fewest that hold the model.
-        input_tokens: of each prompt.
-        output_tokens: of each answer.
-        cached_share: of each prompt, in the prefix cache.
+        load: sessions in progress; None for requests that have nothing to do with each other.
+        input_tokens: of each prompt; None for the mean of the load's, or 1,024 without one.
+        output_tokens: of each answer; None for the mean of the load's, or 256 without one.
+        cached_share: of each prompt, in the prefix cache; None for what each device finds of the load's, or 0 without.
         cached_discount: share of a prompt token's price that is not charged for a cached one.
         sequences: requests that a server runs at once.
         step_tokens: tokens that a server computes per step; None for 8192, on a CPU 512.
@@ -130,9 +136,10 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     precision: str = "bf16"
     kv: str = "bf16"
     tensor_parallel: int | None = None
-    input_tokens: int = 1024
-    output_tokens: int = 256
-    cached_share: float = 0.0
+    load: SessionLoad | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_share: float | None = None
     cached_discount: float = 0.0
     sequences: int = 256
     step_tokens: int | None = None
@@ -150,16 +157,18 @@ def make_plan(question: Question) -> Plan:
 
     Raises:
         BadPlan: the question names something unknown or contradicts itself.
+        WorkloadError: something is wrong with the workload of the load.
         ResultsError: an objective is malformed, or a run cannot be read.
     """
     _check(question)
     wanted = objectives(question.slo) if question.slo is not None else []
     check_predictable(wanted)
     model, precision, cache = load_model(question.model), precision_named(question.precision), cache_named(question.kv)
-    tokens, longest = question.input_tokens + question.output_tokens, model.config.max_length
-    if tokens > longest:
+    simulated = None if question.load is None else simulate_load(question.load, question.seed)
+    traffic, longest = _traffic(question, simulated), model.config.max_length
+    if traffic.tokens > longest:
         raise BadPlan(
-            f"requests of {tokens:,} tokens exceed the {longest:,} of {model.name}; lower --input or --output"
+            f"requests of {traffic.tokens:,} tokens exceed the {longest:,} of {model.name}; lower --input or --output"
         )
     table = gpu_table(question.gpus, question.machine)
     chosen(table, filter(None, question.price))  # refuses prices of unknown GPUs
@@ -170,9 +179,7 @@ def make_plan(question: Question) -> Plan:
         model=model,
         precision=precision,
         cache=cache,
-        traffic=Traffic(
-            question.input_tokens, question.output_tokens, int(question.input_tokens * question.cached_share)
-        ),
+        traffic=traffic,
         sequences=question.sequences,
         step_tokens=question.step_tokens,
         usable_share=question.memory_fraction,
@@ -181,6 +188,12 @@ def make_plan(question: Question) -> Plan:
         seed=question.seed,
     )
     costs = model.costs(precision, cache)
+    finds = simulated if question.cached_share is None else None
+    planned = [
+        device_plan(_on(setting, gpu, ranks, finds), gpu, ranks, Price(_price(question, gpu), question.cached_discount))
+        for gpu in devices
+        for ranks in [question.tensor_parallel or fewest_ranks(setting, gpu)]
+    ]
     return Plan(
         model=ModelFacts(
             name=model.name,
@@ -199,14 +212,14 @@ def make_plan(question: Question) -> Plan:
             count: {context: costs.memory_bytes(count, context) for context in contexts_of(setting)}
             for count in _SEQUENCES_DRAWN
         },
-        devices=[
-            device_plan(setting, gpu, question.tensor_parallel, Price(_price(question, gpu), question.cached_discount))
-            for gpu in devices
-        ],
+        devices=planned,
         efficiency=efficiency,
-        sizing=_sizing(question, setting, devices, wanted),
+        prefix_cache=None
+        if simulated is None
+        else simulated.plan(planned, costs.kv_bytes_per_token, is_planned=finds is not None),
+        sizing=_sizing(question, setting, devices, wanted, finds),
         calibration=calibration,
-        assumptions=_assumptions(setting, devices),
+        assumptions=_assumptions(setting, devices, simulated, finds),
     )
 
 
@@ -236,9 +249,13 @@ def prices(given: float | str | Sequence[str] | Mapping[str, float]) -> dict[str
 def _check(question: Question) -> None:
     """Raises BadPlan for values out of range."""
     checks = (
-        (question.input_tokens >= 1, "--input must be at least 1 token"),
-        (question.output_tokens >= 1, "--output must be at least 1 token"),
-        (0 <= question.cached_share < 1, "--cached-share must be at least 0 and below 1"),
+        (question.input_tokens is None or question.input_tokens >= 1, "--input must be at least 1 token"),
+        (question.output_tokens is None or question.output_tokens >= 1, "--output must be at least 1 token"),
+        (
+            question.cached_share is None or 0 <= question.cached_share < 1,
+            "--cached-share must be at least 0 and below 1",
+        ),
+        (question.load is None or question.load.sessions >= 1, "--sessions must be at least 1"),
         (question.sequences >= 1, "--sequences must be at least 1"),
         (0 <= question.cached_discount <= 1, "--cached-discount must be between 0 and 1"),
         (question.step_tokens is None or question.step_tokens >= 1, "--step-tokens must be at least 1"),
@@ -256,6 +273,27 @@ def _check(question: Question) -> None:
     )
     if problem := next((problem for is_ok, problem in checks if not is_ok), None):
         raise BadPlan(problem)
+
+
+def _traffic(question: Question, simulated: SimulatedLoad | None) -> Traffic:
+    """Lengths as given, else as the load's means, else the defaults."""
+    inputs, outputs, share = question.input_tokens, question.output_tokens, question.cached_share
+    if inputs is None:
+        inputs = _INPUT_TOKENS if simulated is None else simulated.input_tokens
+    if outputs is None:
+        outputs = _OUTPUT_TOKENS if simulated is None else simulated.output_tokens
+    if share is None:
+        share = 0.0 if simulated is None else simulated.hits.share()
+    return Traffic(inputs, outputs, int(inputs * share))
+
+
+def _on(setting: Setting, gpu: Gpu, ranks: int, simulated: SimulatedLoad | None) -> Setting:
+    """The setting on a device, whose prefix cache finds what it has room for; as it is without a load."""
+    if simulated is None:
+        return setting
+    share = simulated.share_on(setting.memory(gpu, ranks))
+    cached = int(setting.traffic.input_tokens * share)
+    return msgspec.structs.replace(setting, traffic=msgspec.structs.replace(setting.traffic, cached_tokens=cached))
 
 
 def _calibrated(question: Question, fitter: Callable[[int], Fitter]) -> list[Calibration]:
@@ -291,12 +329,20 @@ def _price(question: Question, gpu: Gpu) -> float | None:
     return by_name.get(gpu.name.lower(), by_name.get(""))
 
 
-def _sizing(question: Question, setting: Setting, devices: Sequence[Gpu], wanted: Sequence[Objective]) -> Sizing | None:
+def _sizing(
+    question: Question,
+    setting: Setting,
+    devices: Sequence[Gpu],
+    wanted: Sequence[Objective],
+    finds: SimulatedLoad | None,
+) -> Sizing | None:
     if question.rate is None:
         return None
     ranks = RANKS if question.tensor_parallel is None else (question.tensor_parallel,)
     judged = [
-        candidate(setting, gpu, count, wanted, rate_per_s=question.rate, price=_price(question, gpu))
+        candidate(
+            _on(setting, gpu, count, finds), gpu, count, wanted, rate_per_s=question.rate, price=_price(question, gpu)
+        )
         for gpu in devices
         for count in ranks
         if count == 1 or gpu.link_bytes_per_s is not None or question.tensor_parallel
@@ -304,7 +350,9 @@ def _sizing(question: Question, setting: Setting, devices: Sequence[Gpu], wanted
     return Sizing([objective.text for objective in wanted], question.rate, cheapest_first(judged))
 
 
-def _assumptions(setting: Setting, devices: Sequence[Gpu]) -> list[str]:
+def _assumptions(
+    setting: Setting, devices: Sequence[Gpu], simulated: SimulatedLoad | None, finds: SimulatedLoad | None
+) -> list[str]:
     efficiency = setting.efficiency
     step_tokens = " or ".join(f"{tokens:,}" for tokens in sorted({setting.step_tokens_of(gpu) for gpu in devices}))
     return [
@@ -315,6 +363,8 @@ def _assumptions(setting: Setting, devices: Sequence[Gpu]) -> list[str]:
         ),
         f"tensor parallelism: two all-reduces a layer in a ring, {ALL_REDUCE_S * 1e6:.0f} µs of latency each",
         "energy: every GPU at its maximum power, an upper bound",
+        *([] if simulated is None else [simulated.assumption]),
+        *([] if finds is None else ["prompts: each GPU computes the tokens that its own prefix cache does not find"]),
     ]
 
 

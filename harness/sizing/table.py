@@ -10,17 +10,20 @@ from bakeoff.harness.sizing import cells
 from bakeoff.harness.sizing.calibration import Calibration
 from bakeoff.harness.sizing.device import DevicePlan
 from bakeoff.harness.sizing.plan import Plan, Sizing
+from bakeoff.harness.sizing.prefix_cache import PrefixCachePlan
 from bakeoff.results.report.terminal_table import terminal_table
 from bakeoff.results.text.format import ABSENT, plain, rate_text
 
 
 def print_plan(plan: Plan, console: Console) -> None:
-    """Print model, devices, sizing and calibration."""
+    """Print model, devices, prefix cache, sizing and calibration."""
     _say(console, *cells.model_lines(plan), "")
     if len(plan.devices) > 1:
         _print_overview(plan, console)
     else:
         _print_device(plan.devices[0], console)
+    if plan.prefix_cache is not None:
+        _print_prefix_cache(plan, plan.prefix_cache, console)
     if plan.sizing is not None:
         _print_sizing(plan.sizing, console)
     for calibration in plan.calibration:
@@ -96,6 +99,12 @@ def _print_device(device: DevicePlan, console: Console) -> None:
         return
     console.print()
     console.print(_table(cells.batch_headings(device), [cells.batch_cells(device, row) for row in device.batches]))
+
+
+def _print_prefix_cache(plan: Plan, cache: PrefixCachePlan, console: Console) -> None:
+    _say(console, "", cells.prefix_cache_title(cache), *cells.prefix_cache_lines(plan, cache))
+    if cache.sizes:
+        console.print(_table(cells.PREFIX_CACHE_HEADINGS, cells.prefix_cache_cells(cache)))
 
 
 def _print_sizing(sizing: Sizing, console: Console) -> None:
