@@ -215,6 +215,7 @@ class Replay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Outline turns: a prompt is its blocks, or its agent's previous prompt and answer plus new text."""
         conversations: dict[str, list[Segment]] = {}
         named: dict[int, Segment] = {}  # one object for a block of many prompts
+        play = f" of play {number}" if self.salt else ""
         outlined: list[TurnOutline] = []
         for k, (row, turn) in enumerate(zip(rows, self._timed(rows), strict=True)):
             if row.input_tokens is None:
@@ -224,7 +225,7 @@ class Replay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             if row.blocks:
                 size = scaled(row.block_tokens, self.scale)
                 whole = row.blocks[: row.input_tokens // row.block_tokens]
-                segments[:] = [named.get(name) or named.setdefault(name, (str(name), size)) for name in whole]
+                segments[:] = [named.get(name) or named.setdefault(name, (f"{name}{play}", size)) for name in whole]
             elif held >= turn.input_tokens:
                 segments.clear()
             segments.append((f"new {number}.{k}", max(1, turn.input_tokens - sum(count for _, count in segments))))

@@ -35,6 +35,15 @@ def test_plays_of_blocks_share_nothing_with_salt(tmp_path: Path, bare: Tokenizer
     assert [len(prompt) for prompt in (*first, *second)] == [128, 192, 128, 192]
 
 
+@pytest.mark.parametrize("salt", [False, True])
+def test_outlines_of_plays_share_what_their_prompts_share(tmp_path: Path, salt: bool) -> None:
+    replay = Replay(str(written(tmp_path / "s.json", json.dumps(SESSION))), salt=salt, repeat=True)
+    first, second = itertools.islice(replay.outlines(Seed.of("1")), 2)
+    blocks = [turn.segments[:2] for turn in (*first.turns, second.turns[0])]
+    assert blocks[0] == blocks[1]
+    assert (blocks[0] == blocks[2]) is not salt
+
+
 def test_real_text_begins_with_a_mark_of_its_play(tmp_path: Path, bare: Tokenizer) -> None:
     replay = Replay(str(written(tmp_path / "c.jsonl", json.dumps(CHAT))), salt=True, repeat=True)
     first, second = itertools.islice(replay.sessions(bare, Seed.of("1")), 2)
