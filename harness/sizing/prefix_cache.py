@@ -195,11 +195,11 @@ def simulate_load(load: SessionLoad, seed: int) -> SimulatedLoad:
             "--workload that has lengths, such as agent-coding, or give --input, --output and --cached-share instead"
         ) from error
     if len(drawn) < _FEWEST_PER_SLOT * load.sessions:
+        most = len(drawn) // _FEWEST_PER_SLOT
+        lower = f"lower --sessions to {most:,}, or " if most else ""
         raise BadPlan(
-            f"{load.name} has {len(drawn):,} sessions to simulate, too few for {load.sessions:,} in progress; "
-            f"lower --sessions to {len(drawn) // _FEWEST_PER_SLOT:,}"
-            if len(drawn) >= _FEWEST_PER_SLOT
-            else f"{load.name} has {len(drawn):,} sessions to simulate, too few for a long run; give another --workload"
+            f"{load.name} has {_counted(len(drawn))} to simulate, too few for {load.sessions:,} in progress; {lower}"
+            "repeat a trace with --option repeat=true --option salt=true"
         )
     played = timeline(drawn, load.sessions)
     first, end = (
@@ -217,6 +217,10 @@ def _drawn(load: SessionLoad, seed: int) -> Iterator[SessionOutline]:
         segments += sum(len(turn.segments) for turn in session.turns)
         if count >= _SESSIONS_PER_SLOT * load.sessions and (count >= SESSIONS or segments >= _SEGMENTS):
             return
+
+
+def _counted(sessions: int) -> str:
+    return f"{sessions:,} session{'' if sessions == 1 else 's'}"
 
 
 def _room_tokens(memory: Memory) -> int:

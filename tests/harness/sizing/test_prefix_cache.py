@@ -196,10 +196,10 @@ def test_mistakes_are_one_line_and_exit_2(
 
 def test_too_few_sessions_are_refused() -> None:
     with pytest.raises(
-        BadPlan, match="talks has 9 sessions to simulate, too few for 8 in progress; lower --sessions to 4"
+        BadPlan, match="talks has 9 sessions to simulate, too few for 8 in progress; lower --sessions to 4, or"
     ):
         planned(Talks(9), 8)
-    with pytest.raises(BadPlan, match="talks has 1 sessions to simulate, too few for a long run"):
+    with pytest.raises(BadPlan, match="talks has 1 session to simulate, too few for 1 in progress; repeat a trace"):
         planned(Talks(1), 1)
 
 
