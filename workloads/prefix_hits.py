@@ -100,7 +100,7 @@ class PrefixHits:
     """
 
     def __init__(self, calls: Sequence[Call], counted: range | None = None) -> None:
-        counted = counted or range(len(calls))
+        counted = range(len(calls)) if counted is None else counted
         cache = _EndlessCache(calls)
         found = [cache.start(number) for number in range(counted.stop)][counted.start :]
         runs = [(number, *run) for number, of_call in enumerate(found) for run in of_call.runs]

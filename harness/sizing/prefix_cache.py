@@ -132,7 +132,7 @@ class SimulatedLoad(msgspec.Struct, frozen=True):
         return (
             f"sessions: {len(self.drawn):,} of them, one after another in each of {self.load.sessions:,} slots, at "
             f"{DECODE_TOKENS_PER_S:.0f} tokens/s a call; the first three eighths of the time until the last one starts "
-            "do not count"
+            f"do not count, {len(self.hits.held_tokens):,} calls do"
         )
 
     def share_on(self, memory: Memory) -> float:
@@ -194,18 +194,18 @@ def simulate_load(load: SessionLoad, seed: int) -> SimulatedLoad:
             f"the lengths of {load.name} are known only once its prompts are written for a tokenizer; give a "
             "--workload that has lengths, such as agent-coding, or give --input, --output and --cached-share instead"
         ) from error
-    if len(drawn) < _FEWEST_PER_SLOT * load.sessions:
-        most = len(drawn) // _FEWEST_PER_SLOT
-        lower = f"lower --sessions to {most:,}, or " if most else ""
-        raise BadPlan(
-            f"{load.name} has {_counted(len(drawn))} to simulate, too few for {load.sessions:,} in progress; {lower}"
-            "repeat a trace with --option repeat=true --option salt=true"
-        )
     played = timeline(drawn, load.sessions)
     first, end = (
         bisect_left(played.calls, share * played.last_session_s, key=lambda call: call.start_s)
         for share in (_DROPPED_SHARE, 1.0)
     )
+    if len(drawn) < _FEWEST_PER_SLOT * load.sessions or first == end:
+        most = min(load.sessions - 1, len(drawn) // _FEWEST_PER_SLOT)
+        lower = f"lower --sessions to {most:,}, or " if most else ""
+        raise BadPlan(
+            f"{load.name} has {_counted(len(drawn))} to simulate, too few for {load.sessions:,} in progress; {lower}"
+            "repeat a trace with --option repeat=true --option salt=true"
+        )
     return SimulatedLoad(load, drawn, PrefixHits(played.calls, range(first, end)))
 
 

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import bakeoff
@@ -201,6 +202,20 @@ def test_too_few_sessions_are_refused() -> None:
         planned(Talks(9), 8)
     with pytest.raises(BadPlan, match="talks has 1 session to simulate, too few for 1 in progress; repeat a trace"):
         planned(Talks(1), 1)
+
+
+class FirstTurns(Talks):
+    """The sessions without their second prompts."""
+
+    def outlines(self, seed: Seed) -> Iterator[SessionOutline]:
+        return (msgspec.structs.replace(session, turns=session.turns[:1]) for session in super().outlines(seed))
+
+
+def test_sessions_are_too_few_if_no_call_counts() -> None:
+    """The only call before the last session's starts with the load."""
+    with pytest.raises(BadPlan, match="talks has 2 sessions to simulate, too few for 1 in progress; repeat a trace"):
+        planned(FirstTurns(2), 1)
+    assert cache_of(planned(FirstTurns(3), 1)).calls == 1
 
 
 def test_a_workload_that_must_be_written_is_refused_in_python_too() -> None:
