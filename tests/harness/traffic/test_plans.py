@@ -370,6 +370,20 @@ def test_turns_that_the_load_cannot_reach_are_neither_planned_nor_counted(planne
         assert sum(turn.think_s for turn in planned.session.turns[:-1]) <= 20
 
 
+def test_a_parallel_agent_that_has_ended_is_kept_beside_one_that_the_load_cannot_reach(planner_of: Any, tmp_path: Path):
+    """The main agent's pauses last longer than the load; a helper's call, which is written later, has ended."""
+    words = {"input_tokens": 1, "output_tokens": 1, "prompt": "word"}
+    calls = [
+        words | {"parents": []}, words | {"parents": [0], "think_s": 900.0},
+        words | {"parents": [1], "think_s": 900.0}, words | {"parents": [0], "think_s": 1.0, "agent": "helper"},
+    ]  # fmt: skip
+    path = tmp_path / "graphs.jsonl"
+    path.write_bytes(msgspec.json.encode({"id": "s", "turns": calls}) + b"\n")
+    beginning = begun(planner_of(workload={"name": "sessions", "options": {"path": str(path)}}), Load(concurrency=2))
+    assert {entry.numbers[0] for entry in beginning.plan} <= {1, 2}
+    assert len(beginning.history) == 4, "the last prompts of main agent and helper, of two sessions"
+
+
 def test_a_cold_trial_has_no_primers(planner_of: Any):
     traffic = planner_of().traffic(CLOSED, 1, "a")
     assert list(traffic.primers()) == []
