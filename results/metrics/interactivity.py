@@ -34,18 +34,20 @@ def _at(q: float) -> Callable[[TrialData], Value]:
     return of
 
 
+INTERACTIVITY = {"interactivity_p50": 0.5, "interactivity_p90": 0.9}
+"""Name and percentile of normalised latency of each metric."""
 METRICS = tuple(
     TrialMetric(
-        name=f"interactivity_{label}",
-        title=f"interactivity {label}",
+        name=name,
+        title=name.replace("_", " "),
         unit=Unit.TOKENS_PER_SECOND,
         better=Better.HIGHER,
-        definition=f"one over the {label} of normalised latency, without failed requests, as InferenceX computes it",
+        definition=f"one over the p{100 * q:g} of normalised latency, without failed requests, as InferenceX computes it",
         observation="a successful request planned in the window, of sessions with several requests",
         roles=frozenset({Role.NEEDS_CAPACITY, Role.PER_TOKEN, Role.RATE_OF_ONE}),
         needs=Needs.PLANNED,
         of=_at(q),
         count=lambda data: 0 if _why_absent(data) else len(data.once(_latencies_s)),
     )
-    for label, q in (("p50", 0.5), ("p90", 0.9))
+    for name, q in INTERACTIVITY.items()
 )

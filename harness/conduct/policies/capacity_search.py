@@ -16,7 +16,8 @@ from bakeoff.results.log.search import Attempt, Exceeded, Over, SearchConfig
 from bakeoff.results.log.store import RunFolder
 from bakeoff.results.metrics import Absence, Value, trial_metrics, under_load
 from bakeoff.results.metrics.catalogue import CATALOGUE, LATENCIES
-from bakeoff.results.metrics.declaration import QUANTILES, TrialData
+from bakeoff.results.metrics.declaration import QUANTILES, Latency, TrialData
+from bakeoff.results.metrics.interactivity import INTERACTIVITY
 from bakeoff.results.metrics.objectives import Objective, least_margin, violated
 from bakeoff.results.metrics.percentiles import required_count
 from bakeoff.results.metrics.requests import planned_inside
@@ -97,18 +98,26 @@ def _exceeded(requests: Sequence[RequestRecord], window: Window, slo: Slo, objec
     quantile = quantile_of(objective.metric)
     if quantile is None:
         return None
-    latency = LATENCIES[CATALOGUE[objective.metric].family]
+    is_rate = objective.metric in INTERACTIVITY  # above a bound where the time per token is below its reciprocal
+    bound_s = 1 / objective.bound if is_rate else objective.bound
+    latency = LATENCIES["normalized_latency" if is_rate else CATALOGUE[objective.metric].family]
     seen = latency.observe(TrialData(requests, window, slo, share_inside, planned=inside))
-    is_of_requests = latency.is_of_requests
-    given_up = [request for request in inside if request.outcome is Outcome.CANCELLED] if is_of_requests else []
-    waited = sum((request.ended_ns - request.planned_ns) / NS_PER_S > objective.bound for request in given_up)
-    late = seen.failures + waited + sum(not objective.holds(value) for value in seen.values_s)
-    return Exceeded(objective.text, 1 - quantile, late, seen.count + waited)
+    given_up = [request for request in inside if request.outcome is Outcome.CANCELLED] if latency.is_of_requests else []
+    waited = sum(_waited_s(request, latency) > bound_s for request in given_up)
+    slow = sum(not objective.holds(1 / value if is_rate else value) for value in seen.values_s)
+    return Exceeded(objective.text, 1 - quantile, seen.failures + waited + slow, seen.count + waited)
+
+
+def _waited_s(request: RequestRecord, latency: Latency) -> float:
+    """Seconds until a request was given up; of normalised latency, for each token that had arrived."""
+    whole_s = (request.ended_ns - request.planned_ns) / NS_PER_S
+    return whole_s / max(1, request.total_chunk_tokens) if latency.key == "normalized_latency" else whole_s
 
 
 def quantile_of(metric: str) -> float | None:
     """The quantile of a percentile metric, such as 0.99 for ``ttft_p99_s``; None for other metrics."""
-    return next((q for label, q in QUANTILES if metric.endswith(f"_{label}_s")), None)
+    found = next((q for label, q in QUANTILES if metric.endswith(f"_{label}_s")), None)
+    return INTERACTIVITY.get(metric, found)
 
 
 def requests_needed(objectives: Sequence[Objective]) -> int:

@@ -13,6 +13,7 @@ from bakeoff.results.log.store import RunFolder
 from bakeoff.results.metric import Role
 from bakeoff.results.metrics import CATALOGUE, Unit
 from bakeoff.results.metrics.declaration import QUANTILES
+from bakeoff.results.metrics.interactivity import INTERACTIVITY
 from bakeoff.results.metrics.objectives import Objective, objectives
 from bakeoff.results.metrics.percentiles import required_count
 from bakeoff.results.records import Load, Slo
