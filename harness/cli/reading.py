@@ -260,6 +260,7 @@ def _summary(run: "Run", page: Path, traces: list[Path]) -> dict[str, Any]:
 
     from bakeoff.results.report.quality import quality_warnings
     from bakeoff.results.run.address_pages import address_pages
+    from bakeoff.results.run.capacity import capacities
     from bakeoff.results.run.groups import by_address
 
     return {
@@ -269,6 +270,7 @@ def _summary(run: "Run", page: Path, traces: list[Path]) -> dict[str, Any]:
         "attribution": _attributions(run),
         "status": run.status.value,
         "search": run.search,
+        "capacities": capacities(run),
         "cells": [msgspec.to_builtins(cell) for cell in run.cells],
         "addresses": {"requests": by_address(run), "pages": address_pages(run)},
         "warnings": quality_warnings(run),

@@ -26,13 +26,14 @@ if TYPE_CHECKING:
 
 _NEAR_LOW = 1.5
 """Up to this multiple of the lowest level, the answer may lie below the range."""
-Objectives = Annotated[str, cyclopts.Parameter(name="--slo")]
+Tiers = Annotated[list[str] | None, cyclopts.Parameter(name="--tier", negative="")]
 
 
 def search(
     experiment: Source,
     *,
-    slo: Objectives,
+    slo: str | None = None,
+    tier: Tiers = None,
     over: Literal["rate", "concurrency", "agents"] | None = None,
     low: float | None = None,
     high: float | None = None,
@@ -58,6 +59,9 @@ def search(
         TOML file; its loads bound the range and give the arrival process.
     slo
         Objectives of every trial, such as 'ttft_p99<500ms,itl_p99<30ms'.
+    tier
+        Name and objectives, such as 'fast=interactivity_p90>60,ttft_p90<1s', instead of --slo; repeat it for several
+        answers in one run, whose trials count for every tier.
     over
         Search arrival rates or concurrency levels; agents is concurrency, which counts sessions in progress. Default:
         the kind of the file's first load.
@@ -68,9 +72,9 @@ def search(
     around
         Expected answer, which saves trials: a level, or the run folder of an earlier search.
     trials
-        Maximum trials per engine.
+        Maximum trials per engine and tier.
     minutes
-        Maximum minutes per engine; the last trial may finish later.
+        Maximum minutes per engine and tier; the last trial may finish later.
     resolution
         Stop when the interval is within ± this share of the answer.
     alpha
@@ -85,18 +89,20 @@ def search(
     out
         Parent of the new run folder.
     """
-    from bakeoff.harness.conduct.policies.search_config import search_config, search_warnings
+    from bakeoff.harness.conduct.policies.search_config import search_config, search_warnings, tiers_of
     from bakeoff.harness.conduct.run import capacity_search, create_run, run_into
-    from bakeoff.harness.errors import RunInterrupted
+    from bakeoff.harness.errors import BadExperiment, RunInterrupted
     from bakeoff.harness.experiment.config import loaded_experiment, with_client
     from bakeoff.results import load
     from bakeoff.results.log.search import Over
     from bakeoff.results.log.store import earlier_run
 
+    if (slo is None) == (not tier):
+        raise BadExperiment("give either --slo or --tier, such as --slo 'ttft_p90<1s'; see bakeoff search --help")
     loaded = with_client(loaded_experiment(experiment), workers, ray)
     kind = None if over is None else Over.CONCURRENCY if over == "agents" else Over(over)
     config = search_config(
-        loaded, slo, over=kind, low=low, high=high, around=around,
+        loaded, tiers_of(tier or []) if slo is None else slo, over=kind, low=low, high=high, around=around,
         resolution=resolution, alpha=alpha, trials=trials, minutes=minutes,
     )  # fmt: skip
     for line in search_warnings(loaded, config):
@@ -120,16 +126,18 @@ def _show(run: "Run", *, json: Json = False) -> None:
     """
     from bakeoff.harness.cli.reading import print_json
     from bakeoff.results.report import print_frontier, print_search, write_html
+    from bakeoff.results.run.capacity import capacities
     from bakeoff.results.run.frontier import frontier
 
     page = write_html(run)
-    points = frontier([run])
+    points, shares = frontier([run]), capacities(run)
     if json:
-        print_json({"run": str(run.path), "report": str(page), "search": run.search, "frontier": points})
+        answers = {"search": run.search, "capacities": shares, "frontier": points}
+        print_json({"run": str(run.path), "report": str(page), **answers})
         return
     console = standard_output()
     if run.search is not None:
-        print_search(run.search, console)
+        print_search(run.search, console, shares)
     if len({point.engine for point in points}) > 1:
         print_frontier(points, console)
     console.print(f"\nreport: {page}", markup=False, highlight=False, soft_wrap=True)

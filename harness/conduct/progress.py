@@ -158,7 +158,8 @@ class SearchObserver:
             case EngineStarting():
                 self._print(f"preparing {event.engine}")
             case LevelJudged():
-                self._print(attempt_text(self._over, event.engine, event.attempt))
+                text = attempt_text(self._over, event.engine, event.attempt)
+                self._print(f"{event.tier}: {text}" if event.tier else text)
             case _:
                 pass
 

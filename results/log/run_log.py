@@ -82,6 +82,8 @@ class TrialPlanned(_Event, frozen=True, tag="trial_planned", kw_only=True, omit_
     """Trials of one engine with the same turn share a start of it, unless it dies."""
     ends_turn: bool = False
     """Whether this is known to be the last trial of its turn."""
+    tier: str = ""
+    """The tier of a search for which it was chosen."""
 
 
 class EngineStarting(_Event, frozen=True, tag="engine_starting", kw_only=True, omit_defaults=True):
@@ -133,10 +135,11 @@ class EngineLost(_Event, frozen=True, tag="engine_lost", kw_only=True, omit_defa
 
 
 class LevelJudged(_Event, frozen=True, tag="level_judged", kw_only=True, omit_defaults=True):
-    """A capacity search judged a trial."""
+    """A capacity search judged a trial by the objectives of one tier."""
 
     engine: str
     attempt: Attempt
+    tier: str = ""
 
 
 class LevelsSkipped(_Event, frozen=True, tag="levels_skipped", kw_only=True, omit_defaults=True):
@@ -146,6 +149,7 @@ class LevelsSkipped(_Event, frozen=True, tag="levels_skipped", kw_only=True, omi
     up_to: float
     planned_requests: int
     needed_requests: int
+    tier: str = ""
 
 
 class RunEnded(_Event, frozen=True, tag="run_ended", kw_only=True, omit_defaults=True):

@@ -86,10 +86,11 @@ class Skip(msgspec.Struct, frozen=True):
 
 
 class EngineSearch(msgspec.Struct, frozen=True):
-    """The search of one engine; levels are in the unit of :class:`Over`."""
+    """The search of one engine for one tier; levels are in the unit of :class:`Over`."""
 
     engine: str
     attempts: list[Attempt] = []
+    """Trials that are evidence for the tier, those chosen for other tiers included; of its own, all."""
     low: float | None = None
     """Lower end of the interval of the highest level that meets the objectives; None if it may be below the range."""
     level: float | None = None
@@ -104,6 +105,8 @@ class EngineSearch(msgspec.Struct, frozen=True):
     """The last levels that were skipped."""
     lost: str | None = None
     """Why the engine was lost."""
+    tier: str = ""
+    """Name of the objectives; empty where the search has one set without a name."""
 
     @property
     def judged(self) -> list[Attempt]:
@@ -122,30 +125,33 @@ class SearchConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     engines: list[str]
     """Labels, in the order in which they take turns."""
     over: Over
-    slo: str
-    """The objectives in one line of text."""
     low: float
     """Lowest level that may be tried."""
     high: float
     template: Load
     """The load's other fields."""
+    slo: str = ""
+    """The objectives in one line of text; empty with tiers."""
+    tiers: dict[str, str] = {}
+    """Sets of objectives by name, in the order in which they are searched; empty for one set without a name."""
     start: float | None = None
     """First level to try; None for the lowest."""
     guesses: dict[str, float] = {}
-    """Expected answer of each engine, by label."""
+    """Expected answer of each engine for the first tier, by label."""
     resolution: float = 0.05
     """The search ends when the answer is known to within this share, in either direction."""
     alpha: float = 0.05
     """Share of searches whose interval may miss the true answer."""
     trials: int = 20
-    """Maximum trials of each engine."""
+    """Maximum trials of each engine for each tier; those chosen for other tiers do not count."""
     minutes: float | None = None
-    """Maximum minutes of each engine, starts included; None for no limit. The current trial is finished."""
+    """Maximum minutes of each engine for each tier, starts included; None for no limit. The current trial is
+    finished."""
 
     @property
-    def objectives(self) -> list[Objective]:
-        """The objectives of each trial."""
-        return objectives(self.slo)
+    def objectives(self) -> dict[str, list[Objective]]:
+        """The objectives of each tier by its name, which is empty where there is one set without a name."""
+        return {tier: objectives(slo) for tier, slo in (self.tiers or {"": self.slo}).items()}
 
     @property
     def levels(self) -> list[float]:
@@ -165,3 +171,4 @@ class SearchRecord(msgspec.Struct, frozen=True):
 
     config: SearchConfig
     engines: list[EngineSearch] = []
+    """By tier, then by engine."""

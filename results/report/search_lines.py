@@ -1,38 +1,86 @@
 """A capacity search as text: one line for each engine, and one for each trial during the search."""
 
+from collections.abc import Sequence
+
 from rich.console import Console
 from rich.text import Text
 
 from bakeoff.results.log.search import Attempt, Ended, EngineSearch, Over, SearchConfig, SearchRecord, Skip
+from bakeoff.results.run.capacity import Capacity, Share
 from bakeoff.results.text.findings import sentences, violation_sentence
 from bakeoff.results.text.format import percent_text, plain
 
 _TITLES = {Over.RATE: "Highest rate", Over.CONCURRENCY: "Highest concurrency"}
 
 
-def print_search(record: SearchRecord, console: Console) -> None:
-    """Print the answers."""
-    console.print(Text(f"{search_title(record)}:", "bold"))
-    for line in search_lines(record):
-        console.print(Text(f"  {plain(line)}"))
+def print_search(record: SearchRecord, console: Console, capacities: Sequence[Capacity] = ()) -> None:
+    """Print the answers for each tier, with those per GPU and per megawatt."""
+    shares = {(capacity.tier, capacity.engine): capacity for capacity in capacities}
+    for tier in record.config.objectives:
+        console.print(Text(f"{search_title(record.config, tier)}:", "bold"))
+        for search in searches_of(record, tier):
+            console.print(Text(f"  {plain(search_line(record.config, search))}"))
+            if capacity := shares.get((tier, search.engine)):
+                console.print(Text(f"    {plain(capacity_line(capacity))}", "dim"))
 
 
-def search_title(record: SearchRecord) -> str:
-    """``Highest rate that meets ttft_p99<500ms and itl_p99<30ms``."""
-    texts = [objective.text for objective in record.config.objectives]
-    return f"{_TITLES[record.config.over]} that meets {' and '.join(texts)}"
+def searches_of(record: SearchRecord, tier: str) -> list[EngineSearch]:
+    """The searches for one tier, by engine."""
+    return [search for search in record.engines if search.tier == tier]
+
+
+def search_title(config: SearchConfig, tier: str = "") -> str:
+    """``Highest rate that meets ttft_p99<500ms and itl_p99<30ms``; of a tier, its name followed by its objectives."""
+    texts = " and ".join(objective.text for objective in config.objectives[tier])
+    return f"{_TITLES[config.over]} that meets {f'{tier} ({texts})' if tier else texts}"
 
 
 def search_sentence(record: SearchRecord) -> str:
     """The answers alone: ``Highest rate that meets ttft_p99<500ms: a 12.1/s [11.6, 12.6], b 14/s [13.2, 14.6].``."""
-    over = record.config.over
-    answers = ", ".join(f"{search.engine} {_answer(over, search)}" for search in record.engines)
-    return f"{search_title(record)}: {answers}."
+    sentences_of_tiers: list[str] = []
+    for tier in record.config.objectives:
+        answers = ", ".join(
+            f"{search.engine} {answer(record.config.over, search)}" for search in searches_of(record, tier)
+        )
+        sentences_of_tiers.append(f"{search_title(record.config, tier)}: {answers}.")
+    return " ".join(sentences_of_tiers)
 
 
 def search_lines(record: SearchRecord) -> list[str]:
-    """One line for each engine: the level with its interval, what fails above it, and the number of trials."""
-    return [_line(record.config, search) for search in record.engines]
+    """One line for each engine and tier, which begins with the tier's name if it has one."""
+    names = (f"{search.tier}: " if search.tier else "" for search in record.engines)
+    return [f"{name}{search_line(record.config, search)}" for name, search in zip(names, record.engines, strict=True)]
+
+
+def capacity_line(capacity: Capacity) -> str:
+    """``per GPU 30 [28, 32], of 4; per MW of GPU power 41,700 [38,900, 44,400], at 2.88 kW``, or why not."""
+    gpus, watts = capacity.gpus.value, capacity.power_w.value
+    parts = (
+        f"{share_text(capacity.per_gpu)}, of {gpus:g}" if gpus else f"not known: {capacity.gpus.reason}",
+        f"{share_text(capacity.per_megawatt)}, at {power_text(watts)}"
+        if watts
+        else f"not known: {capacity.power_w.reason}",
+    )
+    return f"per GPU {parts[0]}; per MW of GPU power {parts[1]}"
+
+
+def power_text(watts: float) -> str:
+    """``712 W``, ``2.88 kW``."""
+    return f"{watts / 1000:.3g} kW" if watts >= 1000 else f"{watts:.3g} W"
+
+
+def share_text(share: Share | None) -> str:
+    """``30 [28, 32]``, ``at least 30``; empty for None."""
+    if share is None:
+        return ""
+    if share.level is None or share.high is None:
+        return f"at least {_rounded(share.low or 0.0)}"
+    low = "below the range" if share.low is None else _rounded(share.low)
+    return f"{_rounded(share.level)} [{low}, {_rounded(share.high)}]"
+
+
+def _rounded(value: float) -> str:
+    return f"{float(f'{value:.3g}'):,g}"
 
 
 def attempt_text(over: Over, engine: str, attempt: Attempt) -> str:
@@ -63,13 +111,15 @@ def skip_text(over: Over, skip: Skip) -> str:
     return f"not above {level_text(over, skip.above or 0.0)}: {why}"
 
 
-def _line(config: SearchConfig, search: EngineSearch) -> str:
-    line = f"{search.engine}: {_answer(config.over, search)}{_beyond(config.over, search)}; {_ending(config, search)}"
+def search_line(config: SearchConfig, search: EngineSearch) -> str:
+    """The level with its interval, what fails above it, and the number of trials."""
+    line = f"{search.engine}: {answer(config.over, search)}{_beyond(config.over, search)}; {_ending(config, search)}"
     note = search.lost or (skip_text(config.over, search.skip) if search.skip else None)
     return f"{line} ({note})" if note else line
 
 
-def _answer(over: Over, search: EngineSearch) -> str:
+def answer(over: Over, search: EngineSearch) -> str:
+    """``12.1/s [11.6, 12.6]``, ``at least 64/s``, ``none``, or why nothing is known."""
     if not search.judged:
         return "nothing is known"
     if search.level is None or search.high is None:

@@ -39,6 +39,7 @@ from bakeoff.results.report.terminal_table import terminal_table
 from bakeoff.results.report.verdict import verdict
 from bakeoff.results.run.address_pages import AddressPage, address_pages
 from bakeoff.results.run.cache import cache_gaps_of
+from bakeoff.results.run.capacity import capacities
 from bakeoff.results.run.cells import Cell
 from bakeoff.results.run.groups import RequestGroup, by_address, by_agent, by_model
 from bakeoff.results.run.levels import levels_of
@@ -95,7 +96,7 @@ def print_summary(run: Run, console: Console) -> None:
             console.print(_line(line, "dim"))
         _print_groups(run, console)
         if run.search is not None:
-            print_search(run.search, console)
+            print_search(run.search, console, capacities(run))
         _print_list(console, "Where the time went, by the engines' own metrics:", engine_lines(run), "")
         _print_list(console, "Prefix cache:", _cache_gaps(run), "")
         print_attribution(profiled_trials(run), console)

@@ -9,13 +9,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from bakeoff.results.records import Startup
 from bakeoff.results.run.cells import Cell
+from bakeoff.results.run.gpus import gpus_used
 from bakeoff.results.run.run import Run
 from bakeoff.results.statistics.interval import Interval, reciprocal
-
-_GPU_IN_USE_BYTES = 1 << 30
-"""A GPU belongs to the engine if its memory in use grew by more than this during the engine's start."""
 
 
 class FrontierPoint(msgspec.Struct, frozen=True):
@@ -65,8 +62,7 @@ def has_point(cell: Cell) -> bool:
 
 def _point(run: Run, cell: Cell, engine: str) -> FrontierPoint:
     throughput = cell.intervals["output_tokens_per_s"]
-    starts = [trial.record.startup for trial in run.finished if trial.record.engine == cell.engine]
-    gpus = max((_gpus_used(start) for start in starts if start), default=0) or None
+    gpus = gpus_used(run, cell.engine)
     return FrontierPoint(
         engine,
         cell.workload,
@@ -76,11 +72,6 @@ def _point(run: Run, cell: Cell, engine: str) -> FrontierPoint:
         gpus,
         throughput.centre / gpus if gpus else None,
     )
-
-
-def _gpus_used(start: Startup) -> int:
-    pairs = zip(start.gpu_used_before_bytes, start.gpu_used_ready_bytes, strict=False)
-    return sum(ready - before > _GPU_IN_USE_BYTES for before, ready in pairs)
 
 
 def _marked(point: FrontierPoint, peers: Sequence[FrontierPoint]) -> FrontierPoint:

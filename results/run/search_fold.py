@@ -6,6 +6,10 @@ estimates the load at which the long run just meets them. For other objectives, 
 :mod:`bakeoff.results.statistics.bisection` keeps a posterior over all trials. Levels that cannot be judged are skipped:
 those with too few requests, and those above the logarithmic middle between the highest level that met the objectives
 and one at which two trials in a row were no evidence.
+
+Tiers are searched one after the other, and each counts the trials of all. A level is chosen from earlier outcomes, and
+given its level a trial does not depend on them. So the likelihood of a tier's threshold is the product over all trials,
+for whichever tier a level was chosen (a partial likelihood: Cox, Biometrika 62, 1975).
 """
 
 import math
@@ -30,23 +34,26 @@ _STEPS = 5
 
 
 class EngineState:
-    """The search of one engine.
+    """The search of one engine for one tier.
 
     Args:
         config: of the search.
         engine: its label.
+        tier: its name.
 
     Attributes:
-        spent_ns: from the choice of each trial to its end, starts of the engine included.
+        spent_ns: from the choice of each of its own trials to its end, starts of the engine included.
     """
 
-    def __init__(self, config: SearchConfig, engine: str) -> None:
+    def __init__(self, config: SearchConfig, engine: str, tier: str) -> None:
         self._config = config
+        guess = config.guesses.get(engine) if tier == next(iter(config.objectives)) else None
         self._bisection = Bisection(
             config.levels, resolution=config.resolution, alpha=config.alpha, start=config.start,
-            guess=config.guesses.get(engine),
+            guess=guess,
         )  # fmt: skip
-        self._search = EngineSearch(engine)
+        self._search = EngineSearch(engine, tier=tier)
+        self._own = 0
         self._without_evidence = 0
         self._is_settled = False
         self._pooled: Threshold | None = None
@@ -81,8 +88,20 @@ class EngineState:
         self._bisection.drop_up_to(skip.up_to)
         self._search = msgspec.structs.replace(self._search, skip=skip)
 
-    def judge(self, attempt: Attempt, turn: int | None) -> None:
-        """Add the result of one more trial; trials of the same turn share a start of the engine."""
+    def judge(self, attempt: Attempt, turn: int | None, *, own: bool = True) -> None:
+        """Add the result of one more trial.
+
+        Args:
+            attempt: the result.
+            turn: trials of the same turn share a start of the engine.
+            own: whether it was chosen for this tier; of another tier's, only evidence is added, and too few requests
+                are too few for this one, too.
+        """
+        self._own += own
+        if attempt.met is None and not own:
+            if attempt.had_too_few:
+                self.skip_up_to(Skip(up_to=attempt.level, attempt=attempt))
+            return
         if turn is not None and turn != self._turn:
             self._turn = turn
             self._bisection.begin_start()
@@ -137,9 +156,9 @@ class EngineState:
             return Ended.NO_EVIDENCE
         if self._is_settled:
             return Ended.KNOWN
-        if len(self._search.attempts) >= self._config.trials:
+        if self._own >= self._config.trials:
             return Ended.TRIALS
-        if minutes is not None and self._search.attempts and self.spent_ns >= minutes * 60 * NS_PER_S:
+        if minutes is not None and self._own and self.spent_ns >= minutes * 60 * NS_PER_S:
             return Ended.MINUTES
         return None if self._bisection.levels else Ended.NO_EVIDENCE
 
@@ -157,35 +176,45 @@ class SearchFold:
         config: of the search.
 
     Attributes:
-        states: by label of the engine.
+        states: by tier and label of the engine.
     """
 
     def __init__(self, config: SearchConfig) -> None:
-        self.states = {engine: EngineState(config, engine) for engine in config.engines}
+        tiers = config.objectives
+        self.states = {(tier, engine): EngineState(config, engine, tier) for tier in tiers for engine in config.engines}
         self._planned: dict[str, TrialPlanned] = {}
         self._events = 0
+
+    def next_of(self, engine: str) -> tuple[str, float] | None:
+        """The tier that an engine is searched for and the level to try next; None if all its searches have ended."""
+        states = ((tier, state) for (tier, label), state in self.states.items() if label == engine)
+        return next(((tier, level) for tier, state in states if (level := state.next_level) is not None), None)
 
     def advance(self, log: RunLog) -> None:
         """Apply the events that were appended since the last call; events of other engines are ignored."""
         for event in log.events[self._events :]:
             self._apply(event)
         self._events = len(log.events)
-        for lost in log.lost:
-            if lost.given_up and lost.engine in self.states:
-                self.states[lost.engine].lose(lost.reason)
+        given_up = {lost.engine: lost.reason for lost in reversed(log.lost) if lost.given_up}
+        for (_, engine), state in self.states.items():
+            if engine in given_up:
+                state.lose(given_up[engine])
 
     def _apply(self, event: Event) -> None:
         match event:
             case TrialPlanned():
                 self._planned[event.plan.id] = event
-            case TrialFinished(record=record) if record.engine in self.states and record.reused_from is None:
+            case TrialFinished(record=record) if record.reused_from is None:
                 planned = self._planned.get(record.id)
-                self.states[record.engine].spent_ns += event.t_ns - planned.t_ns if planned else 0
-            case LevelJudged() if event.engine in self.states:
+                if planned is not None and (state := self.states.get((planned.tier, record.engine))) is not None:
+                    state.spent_ns += event.t_ns - planned.t_ns
+            case LevelJudged() if (event.tier, event.engine) in self.states:
                 planned = self._planned.get(event.attempt.trial)
-                self.states[event.engine].judge(event.attempt, planned.turn if planned else None)
-            case LevelsSkipped() if event.engine in self.states:
-                self.states[event.engine].skip_up_to(
+                self.states[event.tier, event.engine].judge(
+                    event.attempt, planned.turn if planned else None, own=planned is None or planned.tier == event.tier
+                )
+            case LevelsSkipped() if (event.tier, event.engine) in self.states:
+                self.states[event.tier, event.engine].skip_up_to(
                     Skip(
                         up_to=event.up_to, planned_requests=event.planned_requests,
                         needed_requests=event.needed_requests,

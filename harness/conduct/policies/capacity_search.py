@@ -23,7 +23,7 @@ from bakeoff.results.metrics.percentiles import required_count
 from bakeoff.results.metrics.requests import planned_inside
 from bakeoff.results.metrics.throughput import meets, share_inside
 from bakeoff.results.records import Outcome, RequestRecord, Slo, TrialPlan, TrialRecord, Window
-from bakeoff.results.run.search_fold import EngineState, SearchFold
+from bakeoff.results.run.search_fold import SearchFold
 from bakeoff.results.units import NS_PER_S
 
 _CONSEQUENCES = {FindingCode.WINDOW_TOO_SHORT, FindingCode.WINDOW_EMPTY, FindingCode.CLIENT_ERROR}
@@ -139,6 +139,7 @@ class CapacitySearch:
         self._config = config
         self._fold = SearchFold(config)
         self._objectives = config.objectives
+        self._attempts: tuple[str, dict[str, Attempt]] = ("", {})
         self._experiment = preparation.experiment
         self._planner = preparation.planner
         self._run = run
@@ -157,33 +158,39 @@ class CapacitySearch:
         if not log.planned:
             self.check()
         levels = {event.plan.id: self._level_of(event.plan) for event in log.planned}
-        judged = {event.attempt.trial for event in log.events if isinstance(event, LevelJudged)}
+        judged = {(event.attempt.trial, event.tier) for event in log.events if isinstance(event, LevelJudged)}
         for trial, record in log.finished.items():
-            if trial not in judged:
-                return LevelJudged(engine=record.engine, attempt=self._attempt(record, levels[trial]))
+            for tier in self._objectives:
+                if (trial, tier) not in judged:
+                    attempt = self._attempts_of(record, levels[trial])[tier]
+                    return LevelJudged(engine=record.engine, attempt=attempt, tier=tier)
         last = log.planned[-1] if log.planned else None
         if last and last.plan.id not in log.finished and last.plan.engine not in log.given_up:
             return last  # the engine was lost before this trial began: repeat the decision, so that it is restarted
         self._fold.advance(log)
-        states = self._fold.states
-        turn = self._turn(states, log)
+        choices = {engine: choice for engine in self._config.engines if (choice := self._fold.next_of(engine))}
+        turn = self._turn(list(choices), log)
         if turn is None:
             return Done("; ".join(lost.reason for lost in log.lost if lost.given_up) or None)
         engine, number = turn
-        level = states[engine].next_level
-        assert level is not None
-        plan = self._plan(engine, level, log)
-        if (planned := self._planned_requests(plan, level)) is not None and planned < self._needed:
-            return LevelsSkipped(engine=engine, up_to=level, planned_requests=planned, needed_requests=self._needed)
+        tier, level = choices[engine]
+        plan, needed = self._plan(engine, level, log), requests_needed(self._objectives[tier])
+        if (planned := self._planned_requests(plan, level)) is not None and planned < needed:
+            return LevelsSkipped(
+                engine=engine, up_to=level, planned_requests=planned, needed_requests=needed, tier=tier
+            )  # fmt: skip
         is_last = _trials_in(log, engine, number) + 1 == TRIALS_PER_TURN
-        return TrialPlanned(plan=plan, turn=number, ends_turn=is_last)
+        return TrialPlanned(plan=plan, turn=number, ends_turn=is_last, tier=tier)
 
-    def _turn(self, states: Mapping[str, EngineState], log: RunLog) -> tuple[str, int] | None:
+    def _turn(self, searching: Sequence[str], log: RunLog) -> tuple[str, int] | None:
         """The engine to measure and the number of its turn; None if all searches have ended.
 
         Even turns reverse the order of engines.
+
+        Args:
+            searching: engines whose searches have not ended.
+            log: so far.
         """
-        searching = [engine for engine in self._config.engines if states[engine].next_level is not None]
         if not searching or not log.planned:
             return (searching[0], 1) if searching else None
         engine, number = log.planned[-1].plan.engine, log.planned[-1].turn
@@ -195,17 +202,21 @@ class CapacitySearch:
             return later[0], number
         return (searching[0] if number % 2 == 0 else searching[-1]), number + 1
 
-    def _attempt(self, record: TrialRecord, level: float) -> Attempt:
+    def _attempts_of(self, record: TrialRecord, level: float) -> dict[str, Attempt]:
+        """A trial judged by each tier."""
+        if self._attempts[0] == record.id:
+            return self._attempts[1]
         folder = self._run.trial_of(record)
         requests, telemetry = folder.read_requests(), folder.read_telemetry().records
         slo = self._experiment.slo
         metrics = trial_metrics(record, requests, telemetry, slo)
-        exceeded = exceeded_by(under_load(requests), record.window, slo, self._objectives)
-        return attempt_of(record, level, self._objectives, metrics, exceeded)
-
-    @property
-    def _needed(self) -> int:
-        return requests_needed(self._objectives)
+        load = under_load(requests)
+        judged = {
+            tier: attempt_of(record, level, required, metrics, exceeded_by(load, record.window, slo, required))
+            for tier, required in self._objectives.items()
+        }
+        self._attempts = record.id, judged
+        return judged
 
     def _planned_requests(self, plan: TrialPlan, level: float) -> int | None:
         """Requests that an open loop at this rate plans; None for a closed loop, where it depends on the engine."""

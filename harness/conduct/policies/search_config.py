@@ -1,7 +1,8 @@
 """Builds the configuration of a capacity search from the user's options and the experiment."""
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bakeoff.harness.conduct.policies.capacity_search import requests_needed
@@ -13,7 +14,6 @@ from bakeoff.results.log.store import RunFolder
 from bakeoff.results.metric import Role
 from bakeoff.results.metrics import CATALOGUE, Unit
 from bakeoff.results.metrics.declaration import QUANTILES
-from bakeoff.results.metrics.interactivity import INTERACTIVITY
 from bakeoff.results.metrics.objectives import Objective, objectives
 from bakeoff.results.metrics.percentiles import required_count
 from bakeoff.results.records import Load, Slo
@@ -25,11 +25,32 @@ _SPAN = 32.0
 _BETTER_UNDER_LOAD = {Unit.PER_SECOND, Unit.PER_HOUR, Unit.TOKENS_PER_SECOND, Unit.JOULES}
 """Units of metrics that improve with the load up to a point, so that bounds on them have no highest load; not of rates
 that one request or session gets."""
+_TIER = re.compile(r"\s*([\w.-]+)\s*=(.+)")
+"""``fast=ttft_p90<1s``."""
+
+
+def tiers_of(texts: Sequence[str]) -> dict[str, str]:
+    """Objectives by the name of their tier.
+
+    Args:
+        texts: such as ``fast=interactivity_p90>60,ttft_p90<1s``.
+
+    Raises:
+        BadExperiment: a text has no name, or two have the same.
+    """
+    tiers: dict[str, str] = {}
+    for text in texts:
+        if (form := _TIER.fullmatch(text)) is None:
+            raise BadExperiment(f"'{text}' is no tier; write --tier 'NAME=ttft_p90<1s'")
+        if form[1] in tiers:
+            raise BadExperiment(f"two tiers have the name {form[1]}; rename one --tier")
+        tiers[form[1]] = form[2].strip()
+    return tiers
 
 
 def search_config(
     experiment: Experiment,
-    slo: str,
+    slo: str | Mapping[str, str],
     *,
     over: Over | None = None,
     low: float | None = None,
@@ -44,7 +65,7 @@ def search_config(
 
     Args:
         experiment: its loads give the default range: from the lowest to the highest, or 1/32 to 32 times a single one.
-        slo: objectives, such as ``ttft_p99<500ms,itl_p99<30ms``.
+        slo: objectives, such as ``ttft_p99<500ms,itl_p99<30ms``; or several sets of them by the name of their tier.
         over: rate or concurrency; the default is the kind of the experiment's first load.
         low: lowest level.
         high: highest level.
@@ -59,24 +80,27 @@ def search_config(
         NotComparable: ``slo`` is malformed, or ``around`` is a run without a matching search.
         RunNotFound, RunUnreadable: ``around`` is neither a number nor a readable run.
     """
-    _check_objectives(objectives(slo), experiment)
+    tiers = {} if isinstance(slo, str) else dict(slo)
+    for text in tiers.values() or [str(slo)]:
+        _check_objectives(objectives(text), experiment)
     _check_numbers(resolution=resolution, alpha=alpha, trials=trials, minutes=minutes)
     over = over or _first_kind(experiment)
     labels = [engine.name for engine in experiment.engines]
     loads = [load for load in experiment.loads if _level_of(load, over) is not None]
     levels = [level for load in loads if (level := _level_of(load, over)) is not None]
-    guesses = _guesses(around, over, labels)
+    guesses = _guesses(around, over, labels, next(iter(tiers), ""))
     low, high = _range(levels, list(guesses.values()), low, high, over)
     start = None if guesses or len(levels) != 1 or not low <= levels[0] <= high else float(levels[0])
+    template = loads[0] if loads else _template(over)
     return SearchConfig(
-        engines=labels, over=over, slo=slo, low=low, high=high, template=loads[0] if loads else _template(over),
+        engines=labels, over=over, slo="" if tiers else str(slo), tiers=tiers, low=low, high=high, template=template,
         start=start, guesses=guesses, resolution=resolution, alpha=alpha, trials=trials, minutes=minutes,
     )  # fmt: skip
 
 
 def search_warnings(experiment: Experiment, config: SearchConfig) -> list[str]:
     """Warnings, one line each, about trials that will be too short to be judged."""
-    needed, trial = requests_needed(config.objectives), experiment.trial
+    needed, trial = max(map(requests_needed, config.objectives.values())), experiment.trial
     levels = config.levels
     fewest = max(trial.min_requests, levels[0] * trial.duration_s)
     # the highest percentile that needs fewer requests
@@ -142,8 +166,11 @@ def _template(over: Over) -> Load:
     return Load(arrival="poisson") if over is Over.RATE else Load()
 
 
-def _guesses(around: str | None, over: Over, labels: Sequence[str]) -> dict[str, float]:
-    """Expected answers by engine: one level for all, or the answers of an earlier search for the engines it had."""
+def _guesses(around: str | None, over: Over, labels: Sequence[str], tier: str) -> dict[str, float]:
+    """Expected answers by engine: one level for all, or the answers of an earlier search for the engines it had.
+
+    Of a search with tiers, the answers are those for the tier of this name, or else for its first.
+    """
     if around is None:
         return {}
     try:
@@ -152,7 +179,9 @@ def _guesses(around: str | None, over: Over, labels: Sequence[str]) -> dict[str,
         earlier = search_record(RunFolder.open(Path(around)).read_log())
         if earlier is None or earlier.config.over is not over:
             raise NotComparable(f"{around} holds no search over the {over.value}; give a number") from None
-        return {search.engine: search.level for search in earlier.engines if search.level and search.engine in labels}
+        tier = tier if tier in earlier.config.objectives else next(iter(earlier.config.objectives))
+        known = (search for search in earlier.engines if search.level and search.tier == tier)
+        return {search.engine: search.level for search in known if search.engine in labels and search.level}
     return dict.fromkeys(labels, level)
 
 

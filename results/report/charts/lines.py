@@ -52,13 +52,36 @@ class Frame(msgspec.Struct, frozen=True):
     y_title: str
 
 
-def lines_chart(frame: Frame, drawn: Sequence[Line], limits: Sequence[tuple[float, str]] = ()) -> Markup:
+class Span(msgspec.Struct, frozen=True):
+    """An interval of x on a limit.
+
+    Attributes:
+        y: of the limit.
+        low: left end.
+        middle: its estimate.
+        high: right end.
+        position: chooses the colour.
+        hint: its tooltip.
+    """
+
+    y: float
+    low: float
+    middle: float
+    high: float
+    position: int
+    hint: str
+
+
+def lines_chart(
+    frame: Frame, drawn: Sequence[Line], limits: Sequence[tuple[float, str]] = (), spans: Sequence[Span] = ()
+) -> Markup:
     """Draw lines, and limits as dashed horizontals; empty without points.
 
     Args:
         frame: titles and axes.
         drawn: the lines.
         limits: values of y with their names.
+        spans: intervals of x on limits.
     """
     values = [y for series in drawn for _, y in series.points] + [value for value, _ in limits]
     if not values:
@@ -74,9 +97,11 @@ def lines_chart(frame: Frame, drawn: Sequence[Line], limits: Sequence[tuple[floa
         heading(_TOP, _RIGHT, frame.head),
         *(_limit(value, name, y, labels) for value, name in limits),
         *(_line(series, path, frame) for series, path in zip(drawn, paths, strict=True)),
+        *(_span(span, x, y) for span in spans),
         *(_name(series, path, labels) for series, path in zip(drawn, paths, strict=True) if path),
     ]
-    description = "; ".join(f"{series.name}: {_ends(series, frame)}" for series in drawn if series.points)
+    ends = [f"{series.name}: {_ends(series, frame)}" for series in drawn if series.points]
+    description = "; ".join([*ends, *(span.hint for span in spans)])
     return chart(frame.title, description, WIDTH, HEIGHT, *parts, class_="limited")
 
 
@@ -94,6 +119,18 @@ def _line(drawn: Line, path: Sequence[tuple[float, float]], frame: Frame) -> Mar
         for (px, py), (_, value) in zip(path, drawn.points, strict=True)
     ]
     return tag("g", polyline(path, "curve"), *(marks if drawn.has_marks else []), class_=engine_class(drawn.position))
+
+
+def _span(span: Span, x: Axis, y: Axis) -> Markup:
+    """A bar with its estimate as a tick."""
+    at, middle = y.at(span.y), x.at(span.middle)
+    return tag(
+        "g",
+        tag("title", span.hint),
+        line(x.at(span.low), at, x.at(span.high), at, "interval-bar"),
+        line(middle, at - 8, middle, at + 8, "estimate"),
+        class_=engine_class(span.position),
+    )
 
 
 def _name(drawn: Line, path: Sequence[tuple[float, float]], labels: Labels) -> Markup:

@@ -11,7 +11,7 @@ import pytest
 
 from bakeoff import results
 from bakeoff.harness.conduct.policies import Done
-from bakeoff.harness.conduct.policies.capacity_search import CapacitySearch, attempt_of, requests_needed
+from bakeoff.harness.conduct.policies.capacity_search import CapacitySearch, attempt_of, exceeded_by, requests_needed
 from bakeoff.harness.conduct.policies.search_config import search_config
 from bakeoff.harness.conduct.run import create_run
 from bakeoff.harness.conduct.world import World
@@ -22,7 +22,7 @@ from bakeoff.results.log.run_log import EngineLost, RunLogWriter, TrialFinished,
 from bakeoff.results.log.search import Attempt, Ended, EngineSearch, Over
 from bakeoff.results.metrics import Absence, Value, absent
 from bakeoff.results.metrics.objectives import Violation, objectives
-from bakeoff.results.records import Load, Outcome, RequestRecord, TrialPlan, TrialRecord, Verdict
+from bakeoff.results.records import Load, Outcome, RequestRecord, Slo, TrialPlan, TrialRecord, Verdict, Window
 from bakeoff.results.report.search_lines import skip_text
 from bakeoff.results.text.findings import sentence
 from bakeoff.results.units import NS_PER_S
@@ -277,7 +277,20 @@ def test_a_percentile_among_failed_requests_violates_its_bound():
     assert attempt.violations == [Violation("ttft_p99<500ms", "ttft_p99_s", among)]
 
 
+def test_a_call_is_slow_where_an_agent_gets_fewer_tokens_a_second_than_the_bound():
+    """Ten tokens in 0.5 s are 20 tokens/s; a failed call is slow, and one given up after 1 s with no token."""
+    answers_ms = (400, 490, 500, 510, 900)
+    calls = [request(0, [100, end], [1, 9], ended=end) for end in answers_ms]
+    failed = request(0, [100], ended=100, outcome=Outcome.TIMEOUT)
+    given_up = request(0, [], ended=1000, outcome=Outcome.CANCELLED)
+    window = Window(0, NS_PER_S)
+    (found,) = exceeded_by([*calls, failed, given_up], window, Slo(), objectives("interactivity_p90>20"))
+    assert (found.late, found.total) == (5, 7)
+    assert found.allowed == pytest.approx(0.1)
+
+
 def test_requests_needed_by_percentiles():
+    assert requests_needed(objectives("interactivity_p90>20")) == 64
     assert requests_needed(objectives("ttft_p99<1s,itl_p99<1s")) == 662
     assert requests_needed(objectives("itl_p99<1s")) == 662, "the tokens of an answer share its pace"
     assert requests_needed(objectives("chunk_gap_p90<1s")) == 64

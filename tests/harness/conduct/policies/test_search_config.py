@@ -116,7 +116,14 @@ def test_rates_that_one_request_or_session_gets_are_objectives():
 
 
 def test_attainment_is_an_objective_where_requests_have_bounds():
-    assert search_config(experiment(slo={"ttft_s": 0.5}), "attainment>=0.99").objectives[0].metric == "attainment"
+    assert search_config(experiment(slo={"ttft_s": 0.5}), "attainment>=0.99").objectives[""][0].metric == "attainment"
+
+
+def test_the_rate_that_an_agent_sees_is_an_objective_and_tiers_keep_their_order():
+    config = search_config(experiment(), {"fast": "interactivity_p90>60", "basic": "interactivity_p90>20,ttft_p90<5s"})
+    assert list(config.objectives) == ["fast", "basic"]
+    assert [objective.bound for objective in config.objectives["basic"]] == [20.0, 5.0]
+    assert msgspec.json.decode(msgspec.json.encode(config), type=SearchConfig) == config
 
 
 def warnings(slo: str, *loads: dict[str, Any], trial: dict[str, Any] | None = None, **options: Any) -> list[str]:

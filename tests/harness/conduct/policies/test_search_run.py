@@ -74,6 +74,34 @@ def test_a_search_finds_the_slots_of_a_server_and_writes_an_ordinary_run(
     assert bakeoff("compare", str(run.path), str(run.path)) == 0, "a run beside itself"
 
 
+def test_tiers_share_their_trials_and_each_has_an_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """Of c requests on four slots of 0.12 s each, the median waits about (c − 4) / 4 rounds."""
+    tiers = ("--tier", "fast=ttft_p50<160ms", "--tier", "slow=ttft_p50<280ms")
+    assert searched(file(tmp_path, warm_up_s=5.0), *tiers, "--trials", "8", "--json") == 0
+    output = capsys.readouterr()
+    answer = json.loads(output.out)
+    fast, slow = answer["search"]["engines"]
+    assert (fast["tier"], slow["tier"]) == ("fast", "slow")
+    assert fast["low"] <= 6 <= fast["high"] + 1
+    assert slow["low"] > fast["level"]
+    assert slow["low"] <= 10 <= slow["high"] + 1
+    run = results.load(answer["run"])
+    chosen = [event.tier for event in run.log.planned]
+    assert chosen == sorted(chosen), "one tier after the other"
+    assert max(chosen.count("fast"), chosen.count("slow")) <= 8
+    assert [attempt["trial"] for attempt in fast["attempts"]] == [attempt["trial"] for attempt in slow["attempts"]]
+    first = run.log.planned[chosen.index("slow")].plan.load.concurrency
+    assert first is not None
+    assert first > 2, "it begins from what is known"
+    assert [entry["tier"] for entry in answer["capacities"]] == ["fast", "slow"]
+    assert "fast: truth at c=2: met" in output.err
+    page = Path(answer["report"]).read_text(encoding="utf-8")
+    assert "Highest concurrency that meets slow (ttft_p50&lt;280ms)" in page
+    assert page.count('class="interval-bar"') == 2
+    assert bakeoff("report", str(run.path)) == 0
+    assert "Highest concurrency that meets fast (ttft_p50<160ms):" in capsys.readouterr().out
+
+
 def test_no_level_that_meets_the_objective_is_exit_3(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert searched(file(tmp_path), "--slo", "ttft_p50<50ms") == 3
     output = capsys.readouterr()
@@ -97,6 +125,9 @@ def test_an_interval_that_reaches_below_the_range_is_exit_3_and_says_what_to_do(
         (("--slo", "ttft_p50<1s", "--around", "99"), "99 is not between 2 and 16"),
         (("--slo", "ttft_p50<1s", "--over", "rate"), "no load with rate_per_s; give --low and --high, or --around"),
         (("--slo", "output_tokens>10"), "is met at high loads"),
+        (("--tier", "ttft_p50<1s"), "'ttft_p50<1s' is no tier; write --tier 'NAME=ttft_p90<1s'"),
+        (("--tier", "a=ttft_p50<1s", "--tier", "a=ttft_p50<2s"), "two tiers have the name a"),
+        (("--tier", "a=ttft_p50<1s", "--slo", "ttft_p50<1s"), "give either --slo or --tier"),
         ((), "--help"),
     ],
 )

@@ -3,7 +3,7 @@
 from xml.etree import ElementTree as ET
 
 from bakeoff.results.metrics import Unit
-from bakeoff.results.report.charts.lines import Frame, Line, lines_chart
+from bakeoff.results.report.charts.lines import Frame, Line, Span, lines_chart
 from bakeoff.results.report.charts.scales import Scale
 
 FRAME = Frame("t", "head", Scale(1.0, 100.0, [(1.0, "1"), (100.0, "100")], "batch", log=True), Unit.BYTES, "↑ memory")
@@ -35,6 +35,18 @@ def test_lines_and_limits_are_named_and_tooltips_have_values():
 def test_bytes_have_ticks_at_powers_of_two():
     svg = drawn([Line("a", 0, [(1.0, GIB), (100.0, 3 * GIB)])], [])
     assert {text.text for text in svg.iter("text")} >= {"1 GiB", "2 GiB"}
+
+
+def test_a_span_lies_on_its_limit_between_its_ends():
+    spans = [Span(8 * GIB, 1.0, 10.0, 100.0, 1, "a: 10 [1, 100]")]
+    svg = ET.fromstring(lines_chart(FRAME, [Line("a", 1, [(1.0, GIB), (100.0, GIB)])], [(8 * GIB, "card")], spans))
+    lines = {
+        line.get("class"): {k: float(line.get(k, "")) for k in ("x1", "y1", "x2", "y2")} for line in svg.iter("line")
+    }
+    span, tick, limit = lines["interval-bar"], lines["estimate"], lines["limit"]
+    assert span == limit, "from end to end of the axis"
+    assert tick["x1"] == tick["x2"] == (span["x1"] + span["x2"]) / 2
+    assert "a: 10 [1, 100]" in (svg.get("aria-label") or "")
 
 
 def test_empty_data_give_no_drawing():
