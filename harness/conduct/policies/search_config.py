@@ -136,7 +136,7 @@ def _check_objectives(slo: Sequence[Objective], experiment: Experiment) -> None:
         metric = CATALOGUE[objective.metric]
         if metric.unit in _BETTER_UNDER_LOAD and Role.RATE_OF_ONE not in metric.roles:
             text = f"'{objective.text}' is met at high loads, not at low ones"
-            raise BadExperiment(f"{text}; bound a latency or attainment")
+            raise BadExperiment(f"{text}; bound a latency, interactivity or attainment")
         if objective.metric == "attainment" and experiment.slo == Slo():
             raise BadExperiment("attainment needs bounds for each request; set [slo] in the experiment")
 
