@@ -29,8 +29,8 @@ from bakeoff.results.log.search import Over
 from benchmarks.bars import Bars
 
 KINDS, BLOCKS = 16, 40
-"""Different sessions, and how often a file has them all. A file is played in its order from the beginning in each trial,
-so that its first sessions must be like the rest: 600 different ones were off by 5 % in their first thirty."""
+"""Different sessions, and how often a file has them all. Each trial plays a file in its order from the beginning, so its
+first sessions must be like the rest: of 600 different ones, the first thirty called 5 % less often."""
 LONG_S, SETTLED_S = 6000.0, 300.0
 LOW, HIGH = 16, 512
 WINDOW_S = 20.0
