@@ -29,7 +29,7 @@ from bakeoff.results.log.search import Over
 from benchmarks.bars import Bars
 
 KINDS, BLOCKS = 16, 40
-"""Different sessions, and how often a file has them all. Each trial plays a file in its order from the beginning, so its
+"""Different sessions, and how often a file has them all. Each trial plays the file in order from its beginning, so the
 first sessions must be like the rest: of 600 different ones, the first thirty called 5 % less often."""
 LONG_S, SETTLED_S = 6000.0, 300.0
 LOW, HIGH = 16, 512
