@@ -164,7 +164,7 @@ class SessionRunner:
         *,
         delay_ns: int = 0,
     ) -> None:
-        """Send the session's first turn now, and others that wait for no answer after their pauses.
+        """Send the turns that wait for no answer, each after its pause; a conversation's first turn has none.
 
         Args:
             session: what to send.
@@ -175,10 +175,8 @@ class SessionRunner:
         """
         self.live += 1
         session.finished = finished
-        roots = session.roots()
-        first_ns = min(session.wire.turns[number].think_ns for number in roots)
-        for number in roots:
-            think_ns = session.wire.turns[number].think_ns - first_ns + delay_ns
+        for number in session.roots():
+            think_ns = session.wire.turns[number].think_ns + delay_ns
             request = RequestInFlight(session, number, planned_ns + think_ns)
             request.due_ns = None if due_ns is None else due_ns + think_ns
             self._plan(request, think_ns)

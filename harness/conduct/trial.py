@@ -422,9 +422,8 @@ class TrialRunner:
         engine, workload = under_test.engine, self._experiment.workload
         details = {None: under_test.description.details}
         details |= {address.label: address.details for address in under_test.description.addresses if address.details}
-        reports = isinstance(engine, ReportsPrefixCache)
-        caches = {
-            address: engine.prefix_cache_in(known) if reports else PrefixCacheFacts()
+        caches: dict[str | None, PrefixCacheFacts] = {
+            address: engine.prefix_cache_in(known) if isinstance(engine, ReportsPrefixCache) else PrefixCacheFacts()
             for address, known in details.items()
         }
         return cache_gaps(

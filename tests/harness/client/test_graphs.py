@@ -114,6 +114,12 @@ def test_a_join_waits_for_the_last_of_its_calls_and_a_background_call_for_nobody
     assert [records[k].parents for k in range(5)] == [(), (0,), (0,), (0,), (0, 1, 2)]
 
 
+def test_a_session_may_begin_with_a_pause():
+    turns = (call(1.0, (), 2.0), call(1.0, (), 5.0), call(1.0, (0,)))
+    records = {record.turn: record for record in run([PlannedSession(Session("s", turns), 1.0)])}
+    assert [(records[k].sent_ns or 0) / S for k in range(3)] == [3.0, 6.0, 4.0]
+
+
 def test_calls_due_after_the_load_are_not_sent_and_what_waits_for_them_neither():
     turns = (call(1.0, None), call(1.0, (0,), 1.0), call(1.0, (0,), 5.0), call(1.0, (1, 2)))
     records = run([PlannedSession(Session("s", turns), 0.0)], duration_s=5.0)
