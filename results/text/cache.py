@@ -1,7 +1,7 @@
 """The words of a cache gap."""
 
 from bakeoff.results.records import CacheCause, CacheGap, CacheGaps
-from bakeoff.results.text.format import percent_text
+from bakeoff.results.text.format import ABSENT, percent_text
 
 CAUSES: dict[CacheCause, str] = {
     CacheCause.OFF: "caching is off",
@@ -19,7 +19,10 @@ _MIN_POINTS = 0.05
 
 def points_text(share: float | None) -> str:
     """A difference of shares in points: ``3.2``."""
-    return "–" if share is None else f"{100 * share:.1f}"
+    if share is None:
+        return ABSENT
+    text = f"{100 * share:.1f}"
+    return "0.0" if text == "-0.0" else text.replace("-", "−")
 
 
 def gap_text(gap: CacheGap) -> str:

@@ -27,7 +27,6 @@ class GapRow(msgspec.Struct, frozen=True):
         ideal: share that could.
         parts: points of each cause, and whether it is the largest.
         unexplained: in points.
-        cache: the simulated cache.
     """
 
     engine: str
@@ -38,7 +37,6 @@ class GapRow(msgspec.Struct, frozen=True):
     ideal: str
     parts: list[tuple[str, bool]]
     unexplained: str
-    cache: str
 
 
 def _build(run: Run) -> Mapping[str, Any]:
@@ -59,11 +57,11 @@ def _build(run: Run) -> Mapping[str, Any]:
             percent_text(gap.ideal),
             [(points_text(gap.parts.get(cause)), cause is largest) for cause in causes],
             points_text(gap.unexplained),
-            cache_text(each.gaps),
         )
 
     return {
         "gap_causes": [CAUSES[cause] for cause in causes],
+        "gap_caches": list(dict.fromkeys(f"{each.engine}: {cache_text(each.gaps)}" for each in found)),
         "gap_rows": [row(each, gap) for each in found for gap in (each.gaps.whole, *each.gaps.groups)],
     }
 
