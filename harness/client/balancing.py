@@ -19,7 +19,7 @@ BLOCK_BYTES = 1024
 KEPT_BLOCKS = 1 << 17
 """Blocks that are remembered for each address, 128 MiB of prompts, and as many older ones that were used again."""
 MARGIN_REQUESTS, MARGIN_SHARE = 4, 0.5
-"""An address with the longest prefix may have this many requests in flight more than the idlest, or this share."""
+"""The address of a conversation may have this many requests in flight more than the idlest, or this share."""
 _PROMPT = re.compile(rb'"(?:messages|prompt|inputs?|text_input|text|query)":')
 """Begins the prompt in a body of any dialect. The fields before it, such as the length, differ between requests."""
 
@@ -28,10 +28,12 @@ class Call(msgspec.Struct, frozen=True):
     """What policies know of a request.
 
     Attributes:
+        conversation: name of its session and agent.
         prefixes: for each whole block of its prompt, a hash of the prompt up to the end of that block.
         place: position of its address, where that is known when it is prepared.
     """
 
+    conversation: str = ""
     prefixes: tuple[int, ...] = ()
     place: int = 0
 
@@ -136,9 +138,13 @@ class PrefixAware:
     """The address that was sent the longest prefix of the prompt, unless it is much busier than the idlest.
 
     Rule: of the addresses that were sent the most leading blocks of this prompt (perhaps none), the one with the fewest
-    requests in flight, the next in turn if several are equal. If that address has more than :data:`MARGIN_REQUESTS`
-    requests in flight more than the idlest one, and more than :data:`MARGIN_SHARE` more, the request goes to the
-    idlest. What was sent stands for what the address has in its prefix cache, without knowledge of its size.
+    requests in flight, the next in turn if several are equal. If it has more requests in flight than the idlest one,
+    a request that begins a conversation goes to the idlest; a later one does so if the difference exceeds both
+    :data:`MARGIN_REQUESTS` and :data:`MARGIN_SHARE`. What was sent stands for what the address has in its prefix cache,
+    without knowledge of its size.
+
+    A conversation brings its later calls along. With a margin for its first call, all conversations that share a system
+    prompt would begin at the address that was sent it first, and at low load others would get no request at all.
 
     The idea is that of SGLang's cache-aware router (Zheng et al. 2024, arXiv:2312.07104; ``sgl-router``), which keeps
     an approximate radix tree for each worker and falls back to the shortest queue when the load is uneven. Hashes of
@@ -148,10 +154,11 @@ class PrefixAware:
     def __init__(self, addresses: int) -> None:
         self._sent = [_SentPrefixes() for _ in range(addresses)]
         self._idlest = LeastInFlight(addresses)
+        self._begun: set[str] = set()
 
-    def call(self, conversation: str, body: bytes) -> Call:  # noqa: ARG002
-        """The hashes of the prompt's prefixes."""
-        return Call(prefixes_of(body))
+    def call(self, conversation: str, body: bytes) -> Call:
+        """The conversation and the hashes of the prompt's prefixes."""
+        return Call(conversation, prefixes_of(body))
 
     def choose(self, call: Call, in_flight: Sequence[int]) -> int:
         """See :class:`Balancer`."""
@@ -162,7 +169,9 @@ class PrefixAware:
             call, [count if at == longest else most + 1 for count, at in zip(in_flight, known, strict=True)]
         )
         idlest = min(in_flight)
-        if in_flight[chosen] - idlest > max(MARGIN_REQUESTS, MARGIN_SHARE * idlest):
+        margin = max(MARGIN_REQUESTS, MARGIN_SHARE * idlest) if call.conversation in self._begun else 0
+        self._begun.add(call.conversation)
+        if in_flight[chosen] - idlest > margin:
             chosen = self._idlest.choose(call, in_flight)
         self._sent[chosen].add(call.prefixes, known[chosen])
         return chosen

@@ -75,9 +75,10 @@ def test_prefix_aware_follows_its_rule_on_growing_conversations(seed: int):
     policy, sent = balancer(Balance.PREFIX_AWARE, LABELS), [list[bytes]() for _ in LABELS]
     talks = [bytes([97 + rng.randrange(3)]) * rng.randrange(3 * BLOCK_BYTES) for _ in range(6)]
     in_flight = [0, 0, 0]
-    kept = 0
+    kept, begun = 0, set[str]()
     for step in range(300):
         talk = rng.randrange(len(talks))
+        conversation = f"{talk}" if step % 2 else f"{talk} begins at {step}"
         talks[talk] += rng.randbytes(rng.randrange(2 * BLOCK_BYTES))
         prompt = talks[talk]
         whole = prompt + b"}"  # the end of the body is part of its last block
@@ -86,24 +87,39 @@ def test_prefix_aware_follows_its_rule_on_growing_conversations(seed: int):
         best = min(count for count, at in zip(in_flight, known, strict=True) if at == max(known))
         allowed = {i for i in range(3) if known[i] == max(known) and in_flight[i] == best}
         idlest = min(in_flight)
-        if best - idlest > max(4, idlest / 2):
+        if best - idlest > (max(4, idlest / 2) if conversation in begun else 0):
             allowed = {i for i in range(3) if in_flight[i] == idlest}
         elif max(known):
             kept += 1
-        place = policy.choose(policy.call("", body_of(prompt, rng.randrange(1000))), in_flight)
+        place = policy.choose(policy.call(conversation, body_of(prompt, rng.randrange(1000))), in_flight)
         assert place in allowed
+        begun.add(conversation)
         sent[place].append(whole)
-    assert kept > 100
+    assert kept > 60
+
+
+def test_prefix_aware_begins_conversations_of_one_system_prompt_at_all_addresses_and_keeps_them():
+    policy = PrefixAware(3)
+    system = tuple(range(20))
+    talks = [(f"s{number}", (*system, 100 + number)) for number in range(9)]
+    begun: list[int] = []
+    for conversation, prefixes in talks:  # in flight are the two requests before
+        in_flight = [begun[-2:].count(place) for place in range(3)]
+        begun.append(policy.choose(Call(conversation, prefixes), in_flight))
+    assert set(begun) == {0, 1, 2}
+    for place, (conversation, prefixes) in zip(begun, talks, strict=True):
+        busy = [4 if at == place else 0 for at in range(3)]
+        assert policy.choose(Call(conversation, (*prefixes, 1000 + place)), busy) == place
 
 
 def test_prefix_aware_forgets_what_was_sent_long_ago_but_not_what_is_used(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(balancing, "KEPT_BLOCKS", 8)
     policy = PrefixAware(2)
-    used, once = Call((1, 2, 3)), Call((11, 12, 13))
+    used, once = Call("used", (1, 2, 3)), Call("once", (11, 12, 13))
     assert [policy.choose(call, [0, 0]) for call in (used, once)] == [0, 1]
     for number in range(20):
-        policy.choose(Call((100 + number,)), [0, 9])
-        policy.choose(Call((200 + number,)), [9, 0])
+        policy.choose(Call("", (100 + number,)), [0, 9])
+        policy.choose(Call("", (200 + number,)), [9, 0])
         assert policy.choose(used, [3, 0]) == 0
     assert policy.choose(once, [0, 1]) == 0, "nobody knows it any more, so the idlest gets it"
 
