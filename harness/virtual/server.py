@@ -10,7 +10,7 @@ from bakeoff.harness.truth.answered import CompletionRequest
 from bakeoff.harness.virtual.answer import HANGS, STATUS, Answer, answer_of, chunks_of, refusal
 from bakeoff.harness.virtual.batch import Batch
 from bakeoff.harness.virtual.draws import Batched
-from bakeoff.harness.virtual.engine import Fault
+from bakeoff.harness.virtual.engine import Fault, VirtualEngine
 from bakeoff.harness.virtual.prefix_cache import PrefixCache
 from bakeoff.harness.virtual.served import Ending, Served
 from bakeoff.harness.virtual.site import Site
@@ -59,21 +59,29 @@ class VirtualServer(Server):
     Args:
         base_url: its address.
         site: the engine over all its starts.
+        engine: model of this server.
         owned: whether its exit is visible, as for a process that we started; else it only stops answering.
         cache: prefix cache; None without one.
         replica: number of this server among those of the engine; each has random draws of its own.
     """
 
     def __init__(
-        self, base_url: str, site: Site, *, owned: bool, cache: PrefixCache | None = None, replica: int = 0
+        self,
+        base_url: str,
+        site: Site,
+        engine: VirtualEngine,
+        *,
+        owned: bool,
+        cache: PrefixCache | None = None,
+        replica: int = 0,
     ) -> None:
         super().__init__(base_url, Access())
         self._site = site
-        self._engine = site.engine
+        self._engine = engine
         self._start = site.starts
         self._owned = owned
         self._cache = cache
-        self._factor = site.start_factor(self._start)
+        self._factor = engine.slowdown * site.start_factor(self._start)
         self._clock = LoopClock()
         path = (self._start, replica) if replica else (self._start,)
         self._service_rng = site.rng("service", *path)

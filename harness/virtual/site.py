@@ -34,8 +34,8 @@ class Site:
         return Random("/".join([self._seed, *map(str, path)]))  # noqa: S311  (no secret)
 
     def start_factor(self, start: int) -> float:
-        """Factor on every time of one start."""
-        return self.engine.slowdown * exp(self.rng("start", start).gauss(0.0, self.engine.start_noise))
+        """Noise factor on every time of one start."""
+        return exp(self.rng("start", start).gauss(0.0, self.engine.start_noise))
 
     def trial_factor(self, trial: str | None) -> float:
         """Factor on every time of one trial; 1 outside trials."""

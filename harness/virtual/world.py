@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequen
 from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ParamSpec, TypeVar
 
 import msgspec
@@ -49,6 +50,7 @@ class VirtualWorld:
 
     Args:
         engines: by the labels of the experiments.
+        at: models of single addresses by base URL, where they differ from that of their engine.
         seed: of the engines' random draws; the traffic has the experiment's seed.
         client_error: result of every calibration.
         probes: sampled by telemetry.
@@ -63,11 +65,13 @@ class VirtualWorld:
         self,
         engines: Mapping[str, VirtualEngine],
         *,
+        at: Mapping[str, VirtualEngine] = MappingProxyType({}),
         seed: int = 1,
         client_error: ClientError = EXACT,
         probes: Sequence[Probe] = (),
     ) -> None:
         self._engines = engines
+        self._at = at
         self._seed = seed
         self._client_error = client_error
         self._probes = probes
@@ -147,11 +151,11 @@ class VirtualWorld:
         if owned:
             await self.in_thread(log.touch)
             await self._ready(site)
-        server = VirtualServer(url, site, owned=owned, cache=self._cache_of(site, url))
+        server = self._server(url, site, owned=owned)
         server.start_s = site.engine.start_s if owned else None
         places = [address.server.base_url for address in addresses if address.server.base_url != url]
         others = {
-            place: VirtualServer(place, site, owned=False, cache=self._cache_of(site, place), replica=number)
+            place: self._server(place, site, owned=False, replica=number)
             for number, place in enumerate(places, start=1)
         }
         self._servers.update({url: server, **others})
@@ -208,10 +212,12 @@ class VirtualWorld:
             raise BadExperiment(f"the virtual world has no engine '{label}'; choose from {', '.join(self.sites)}")
         return self.sites[label]
 
-    def _cache_of(self, site: Site, url: str) -> PrefixCache | None:
-        """The prefix cache at an address, which engines at the same address share; None if the engine has none."""
-        blocks, tokens = site.engine.cache_block_tokens, site.engine.cache_tokens
-        return None if blocks is None else self._caches.setdefault(url, PrefixCache(blocks, tokens))
+    def _server(self, url: str, site: Site, *, owned: bool, replica: int = 0) -> VirtualServer:
+        """A server at an address. Engines at the same address share its prefix cache, if the first of them has one."""
+        engine = self._at.get(url, site.engine)
+        blocks, tokens = engine.cache_block_tokens, engine.cache_tokens
+        cache = None if blocks is None else self._caches.setdefault(url, PrefixCache(blocks, tokens))
+        return VirtualServer(url, site, engine, owned=owned, cache=cache, replica=replica)
 
     async def _ready(self, site: Site) -> None:
         """Wait until the engine is ready.

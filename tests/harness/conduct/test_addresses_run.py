@@ -5,6 +5,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from bakeoff import results
@@ -19,7 +20,8 @@ from bakeoff.harness.conduct.addresses import division_of, pages_of, reset_cache
 from bakeoff.harness.conduct.engine_start import started
 from bakeoff.harness.errors import BadExperiment
 from bakeoff.harness.experiment.config import experiment_from, profiling
-from bakeoff.harness.virtual import VirtualEngine, VirtualWorld, run_in, virtual_experiment
+from bakeoff.harness.virtual import Fixed, PerToken, VirtualEngine, VirtualWorld, run_in, virtual_experiment
+from bakeoff.results.metrics.latency import ttft_from_send_s
 from bakeoff.results.records import Phase, Verdict
 from tests.harness.pages import page_server
 
@@ -48,6 +50,21 @@ def test_the_client_divides_requests_among_replicas_and_the_trial_says_how(tmp_p
         (label, "replica", f"http://{label}") for label in LABELS
     ]
     assert description.balance == "round-robin"
+
+
+def test_a_virtual_address_may_have_a_model_of_its_own(tmp_path: Path) -> None:
+    one = VirtualEngine(service=PerToken(Fixed(0.1), Fixed(0.01)), cache_block_tokens=4)
+    at = {"http://b:2": msgspec.structs.replace(one, slowdown=2.0, cache_block_tokens=None)}
+    experiment = virtual_experiment(
+        ["e"], [{"concurrency": 3}], repeats=1, trial=TRIAL,
+        engines=[{"adapter": "openai", "label": "e", "urls": URLS}],
+    )  # fmt: skip
+    (trial,) = run_in(VirtualWorld({"e": one}, at=at), experiment, tmp_path).finished
+    seen = {
+        (request.address, round(ttft_from_send_s(request) or 0.0, 9), request.cached_tokens is None)
+        for request in trial.inside
+    }
+    assert seen == {("a:1", 0.1, False), ("b:2", 0.2, True), ("c:3", 0.1, False)}
 
 
 def test_a_conversation_stays_at_its_address_from_the_load_s_beginning_on(tmp_path: Path) -> None:
