@@ -1,104 +1,56 @@
-"""Three replicas without a GPU, one slow and one with half the cache, behind each policy of a router.
+"""Three replicas without a GPU, one slow and one with half the cache, behind each policy of a router and of the client.
 
-    python -m benchmarks.routing.policies [--sessions 24] [--seed 1]        (apt install nginx)
+    python -m benchmarks.routing.policies [--sessions 24] [--seed 1] [--trials 0] [--policy by-session]
 
-The sessions are agents' (preset agentic-tools, a tenth of its lengths, pauses of at most a second): each prompt begins
-with the one before it. Each policy meets empty caches and the same sessions. What a replica says of itself on its
-metrics page is compared with its log, answer by answer.
+It needs nginx (apt install nginx). The sessions are agents' (preset agentic-tools, scaled, pauses of at most a second):
+each prompt begins with the one before it. In the table each policy meets empty caches of the same sizes and the same
+sessions. What a replica says of itself on its metrics page, and what the run says of its address, is compared with its
+log. A policy of the client names the address of each request; behind nginx the run has the replicas' pages alone.
+
+``--trials`` repeats the load with other seeds, as many sessions as each policy's findings need, and counts those whose
+findings name what is planted; :mod:`benchmarks.routing.findings` does the same in virtual time.
 """
 
 import argparse
-import contextlib
-import http.client
-import itertools
-import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractContextManager
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
-from bakeoff.engines import pick_port
 from bakeoff.engines.adapters.vllm import METRICS
 from bakeoff.engines.metrics.readers import EngineValues, reader_of
 from bakeoff.harness.truth import Ending, Schedule
 from bakeoff.harness.truth.answered import ReplicaAnswered
 from bakeoff.harness.truth.record import lateness_s, ttft_s
+from bakeoff.results import load
 from bakeoff.results.files.jsonl import read_log
-from bakeoff.workloads import Seed, Session, tokenizer_at, workload
+from bakeoff.results.metrics.latency import ttft_from_send_s
+from bakeoff.results.run.address_pages import address_pages
+from bakeoff.results.run.run import Run
+from bakeoff.workloads import Session
 from benchmarks.bars import Bars
-
-REPLICAS, SLOTS = 3, 8
-TTFT_MS, ITL_MS, PROMPT_TOKEN_MS = 20, 10, 0.1
-SLOW = {2: 1.5}
-CACHE_TOKENS = {1: 60_000, 2: 60_000, 3: 30_000}
-SCALE, MOST_TURNS, LONGEST_PAUSE_S, BETWEEN_STARTS_S = 0.1, 12, 1.0, 1.0
-NGINX = """
-daemon off;
-master_process off;
-pid {folder}/nginx.pid;
-error_log stderr;
-events {{ worker_connections 4096; }}
-http {{
-    access_log off;
-    client_max_body_size 64m;
-    client_body_buffer_size 64m;
-    client_body_temp_path {folder}/bodies;
-    proxy_temp_path {folder}/answers;
-    fastcgi_temp_path {folder}/unused-fastcgi;
-    uwsgi_temp_path {folder}/unused-uwsgi;
-    scgi_temp_path {folder}/unused-scgi;
-    upstream replicas {{
-        {policy}
-        {servers}
-        keepalive 64;
-    }}
-    server {{
-        listen 127.0.0.1:{port};
-        location / {{
-            proxy_pass http://replicas;
-            proxy_http_version 1.1;
-            proxy_set_header Connection "";
-            proxy_buffering off;
-            proxy_next_upstream off;
-        }}
-    }}
-}}
-"""
-
-Route = Callable[[Sequence[int], Path], AbstractContextManager[str]]
-"""Puts a router before replicas on these ports, with a folder for its files; yields the engine's address as TOML."""
-
-
-def nginx(policy: str) -> Route:
-    """A route through nginx, with a line of its ``upstream`` block; without one it takes turns."""
-
-    @contextlib.contextmanager
-    def route(ports: Sequence[int], folder: Path) -> Generator[str]:
-        port = pick_port()
-        servers = " ".join(f"server 127.0.0.1:{replica};" for replica in ports)
-        config = folder / "nginx.conf"
-        config.write_text(NGINX.format(folder=folder, policy=policy, servers=servers, port=port), encoding="utf-8")
-        with subprocess.Popen(["nginx", "-p", folder, "-e", "stderr", "-c", config]) as process:
-            try:
-                wait_for(port, process)
-                yield f'url = "http://127.0.0.1:{port}"'
-            finally:
-                process.terminate()
-
-    return route
-
-
-POLICIES: dict[str, Route] = {
-    "nginx, round robin": nginx(""),
-    "nginx, hash of X-Session-ID": nginx("hash $http_x_session_id consistent;"),
-}
-"""A policy of the client's own would yield the addresses of all replicas, and the policy's name, from its route."""
+from benchmarks.routing.replicas import (
+    BETWEEN_STARTS_S,
+    ITL_MS,
+    POLICIES,
+    PROMPT_TOKEN_MS,
+    REPLICAS,
+    SLOTS,
+    TTFT_MS,
+    Cache,
+    Plant,
+    Policy,
+    agents,
+    named,
+    page,
+    replicas,
+    slowdown,
+)
 
 
 class Seen(NamedTuple):
@@ -129,71 +81,32 @@ class Seen(NamedTuple):
         )
 
 
-def wait_for(port: int, process: "subprocess.Popen[bytes]") -> None:
-    """Wait until something listens."""
-    while process.poll() is None:
-        with contextlib.suppress(OSError):
-            page(port, "/health")
-            return
-        time.sleep(0.02)
-    sys.exit("nginx did not start")
+class Measured(NamedTuple):
+    """One load under one policy.
 
+    Attributes:
+        pages: what each replica's page says.
+        logs: what its log says.
+        answers: of all replicas.
+        run: that sent the load.
+        labels: of the addresses, in the order of the replicas.
+    """
 
-def page(port: int, path: str) -> bytes:
-    """A page of a server on this machine."""
-    client = http.client.HTTPConnection("127.0.0.1", port)
-    with contextlib.closing(client):
-        client.request("GET", path)
-        return client.getresponse().read()
-
-
-@contextlib.contextmanager
-def replicas(log: Path) -> Generator[list[int]]:
-    """The ports of replicas with empty caches."""
-    options = ["--ttft-ms", TTFT_MS, "--itl-ms", ITL_MS, "--prompt-token-ms", PROMPT_TOKEN_MS, "--slots", SLOTS]
-    for replica in range(1, REPLICAS + 1):
-        options += [
-            "--slow",
-            f"{replica}={SLOW.get(replica, 1.0)}",
-            "--cache-tokens",
-            f"{replica}={CACHE_TOKENS[replica]}",
-        ]
-    command = [sys.executable, "-m", "bakeoff", "truth", "--replicas", REPLICAS, "--log", log, *options]
-    with subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            yield [int(process.stdout.readline().rpartition(":")[2]) for _ in range(REPLICAS)]
-        finally:
-            process.send_signal(signal.SIGINT)
-            process.communicate()
+    pages: list[Seen]
+    logs: list[Seen]
+    answers: list[ReplicaAnswered]
+    run: Run
+    labels: list[str]
 
 
 def schedule_of(replica: int) -> Schedule:
     """The timing of a replica, apart from the size of its cache, which its log states for each answer."""
     times = Schedule(TTFT_MS / 1e3, ITL_MS / 1e3, slots=SLOTS, prompt_token_s=PROMPT_TOKEN_MS / 1e3)
-    return times.slowed(SLOW.get(replica, 1.0))
+    return times.slowed(slowdown(replica))
 
 
-def agents(count: int, seed: int) -> list[Session]:
-    """The beginnings of agents' sessions, started one after the other."""
-    drawn = workload("agentic-tools", {"scale": SCALE}).sessions(
-        tokenizer_at("approximate"), Seed(str(seed), str(seed))
-    )
-    return [
-        msgspec.structs.replace(
-            session,
-            start_s=number * BETWEEN_STARTS_S,
-            turns=tuple(
-                msgspec.structs.replace(turn, think_s=min(turn.think_s, LONGEST_PAUSE_S))
-                for turn in session.turns[:MOST_TURNS]
-            ),
-        )
-        for number, session in enumerate(itertools.islice(drawn, count))
-    ]
-
-
-def send(address: str, sessions: Path, seconds: float, folder: Path) -> None:
-    """Send the sessions by ``bakeoff run``, once: no latency of the client is used, so no trial is measured again."""
+def send(keys: str, sessions: Path, seconds: float, folder: Path) -> Run:
+    """Send the sessions by ``bakeoff run``, once: no latency of the client is judged, so no trial is measured again."""
     experiment = folder / "routing.toml"
     experiment.write_text(
         f"""
@@ -205,15 +118,17 @@ loads = [{{ arrival = "workload" }}]
 trial = {{ duration_s = {seconds}, timeout_s = 60, warm_up_s = 0, max_foreign_share = 1.0 }}
 client = {{ calibrate = false, max_error_share = 1000 }}
 [[engines]]
-adapter = "openai"
-{address}
+adapter = "vllm"
+{keys}
 """,
         encoding="utf-8",
     )
-    run = [sys.executable, "-m", "bakeoff", "run", str(experiment), "--out", str(folder / "runs")]
-    done = subprocess.run(run, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "bakeoff", "run", str(experiment), "--out", str(folder / "runs")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode not in {0, 3}:  # 3: the trial is INVALID
         sys.exit(done.stdout + done.stderr)
+    (path,) = (folder / "runs").glob("*-routing-*")
+    return load(path)
 
 
 def shown(before: EngineValues, after: EngineValues) -> Seen:
@@ -235,62 +150,127 @@ def logged(answers: Sequence[ReplicaAnswered]) -> Seen:
     )
 
 
+def by_client(run: Run, label: str) -> Seen:
+    """What the client recorded of the requests that it sent to an address."""
+    (trial,) = run.finished
+    requests = [request for request in trial.requests if request.address == label]
+    return Seen(
+        len(requests),
+        sum(request.prompt_tokens or 0 for request in requests),
+        sum(request.cached_tokens or 0 for request in requests),
+        sum(request.total_chunk_tokens for request in requests),
+        sum(ttft_from_send_s(request) or 0.0 for request in requests),
+    )
+
+
 def total(parts: Sequence[Seen]) -> Seen:
     return Seen(*map(sum, zip(*parts, strict=True)))
 
 
-def measure(route: Route, sessions: Path, seconds: float) -> tuple[list[Seen], list[Seen], list[ReplicaAnswered]]:
-    """Pages and logs of the replicas over one load, and all answers."""
+def measure(policy: Policy, sessions: Sequence[Session], cache: Cache) -> Measured:
+    """One load under one policy, with caches of this size."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        log = folder / "replicas.jsonl"
-        with replicas(log) as ports, route(ports, folder) as address:
+        log, path = folder / "replicas.jsonl", folder / "sessions.jsonl"
+        path.write_bytes(b"\n".join(map(msgspec.json.encode, sessions)))
+        with replicas(log, cache) as ports, policy.route(ports, folder) as keys:
             readers = [reader_of(METRICS) for _ in ports]
             before = [reader.read(page(port, "/metrics")) for reader, port in zip(readers, ports, strict=True)]
-            send(address, sessions, seconds, folder)
+            run = send(keys, path, len(sessions) * BETWEEN_STARTS_S + 25, folder)
             after = [reader.read(page(port, "/metrics")) for reader, port in zip(readers, ports, strict=True)]
+            _ = run.finished[0].requests, run.finished[0].telemetry  # read from the folder
         answers = read_log(log, ReplicaAnswered).records
     by_log = [logged([answer for answer in answers if answer.replica == i]) for i in range(1, REPLICAS + 1)]
-    return list(map(shown, before, after)), by_log, answers
+    labels = [f"127.0.0.1:{port}" for port in ports]
+    return Measured(list(map(shown, before, after)), by_log, answers, run, labels)
 
 
 def differences(page: Seen, log: Seen) -> int:
     """Number of figures of a page that are not those of the log; sums of times are equal to a microsecond."""
-    return sum(page[:4][i] != log[:4][i] for i in range(4)) + (abs(page.ttft_s - log.ttft_s) > 1e-6)
+    return counts_that_differ(page, log) + (abs(page.ttft_s - log.ttft_s) > 1e-6)
+
+
+def counts_that_differ(one: Seen, other: Seen) -> int:
+    """Number of counts that differ; times are not compared."""
+    return sum(one[:4][i] != other[:4][i] for i in range(4))
+
+
+def address_differences(measured: Measured, *, direct: bool) -> int:
+    """Number of figures by address of a run that are not those of the logs: the client's, or those of the pages."""
+    if direct:
+        seen = [by_client(measured.run, label) for label in measured.labels]
+        return sum(map(counts_that_differ, seen, measured.logs))
+    pages = {row.address: row for row in address_pages(measured.run)}
+    return sum(
+        (row is None or row.requests != log.requests)
+        + (row is None or abs((row.hit_share or 0.0) - log.hit_share) > 1e-9)
+        for label, log in zip(measured.labels, measured.logs, strict=True)
+        for row in [pages.get(label)]
+    )
+
+
+def repeated(names: Sequence[str], trials: int, first_seed: int, bars: Bars) -> None:
+    """Count the trials whose findings name what is planted; a bar for each plant."""
+    counts = {name: Counter[Plant]() for name in names}
+    for seed in range(first_seed, first_seed + trials):
+        drawn = agents(max(POLICIES[name].sessions for name in names), seed)
+        for name in names:
+            measured = measure(POLICIES[name], drawn[: POLICIES[name].sessions], POLICIES[name].cache)
+            (trial,) = measured.run.finished
+            places = {label: number for number, label in enumerate(measured.labels, start=1)}
+            found = named(trial, places)
+            counts[name].update(found)
+            print(f"seed {seed}, {name}: {trial.record.verdict}, {len(trial.requests)} requests,", end=" ")
+            print(", ".join(f"{plant.code.value} {plant.replica}" for plant in sorted(found)) or "nothing", flush=True)
+    for name in names:
+        for plant in POLICIES[name].plants:
+            bars.add(f"{name}: {plant.code.value} {plant.replica}", counts[name][plant], "==", trials)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--sessions", type=int, default=24)
+    parser.add_argument("--sessions", type=int, default=24, help="of the table")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--trials", type=int, default=0, help="whose findings are counted, for each policy")
+    parser.add_argument("--policy", action="append", choices=POLICIES, help="default: all")
     options = parser.parse_args()
+    names: list[str] = options.policy or list(POLICIES)
     drawn = agents(options.sessions, options.seed)
     planned = sum(len(session.turns) for session in drawn)
     bars, totals = Bars(), dict[str, Seen]()
     print(f"{len(drawn)} sessions, {planned} calls; replica 2 is slow, replica 3 has half the cache")
     print(f"  {'':<32} {'requests':>8} {'prompt tokens':>13} {'hit share':>9} {'mean TTFT':>11}")
-    wrong, late_s, lost = 0, list[float](), 0
-    with tempfile.NamedTemporaryFile("wb", suffix=".jsonl") as file:
-        file.write(b"\n".join(map(msgspec.json.encode, drawn)))
-        file.flush()
-        for name, route in POLICIES.items():
-            pages, logs, answers = measure(route, Path(file.name), options.sessions * BETWEEN_STARTS_S + 25)
-            print(name)
-            for replica, seen in enumerate(pages, start=1):
-                print(seen.row(f"replica {replica}"))
-                late_s += lateness_s([a for a in answers if a.replica == replica], schedule_of(replica))
-            totals[name] = total(pages)
-            print(totals[name].row("all"))
-            wrong += sum(map(differences, pages, logs))
-            lost += max(0, planned - sum(answer.ending is Ending.COMPLETE for answer in answers))
-    scattered, kept = totals.values()
+    wrong, wrong_by_address, late_s, lost, errors_s = 0, 0, list[float](), 0, list[float]()
+    for name in names:
+        policy = POLICIES[name]
+        measured = measure(policy, drawn, Cache.ITS_OWN)
+        print(name)
+        for replica, (seen, log) in enumerate(zip(measured.pages, measured.logs, strict=True), start=1):
+            print(seen.row(f"replica {replica}"))
+            late_s += lateness_s([a for a in measured.answers if a.replica == replica], schedule_of(replica))
+            if policy.balance and log.requests:
+                client = by_client(measured.run, measured.labels[replica - 1])
+                errors_s.append(abs(client.mean_ttft_ms - log.mean_ttft_ms) / 1e3)
+        totals[name] = total(measured.pages)
+        print(totals[name].row("all"))
+        wrong += sum(map(differences, measured.pages, measured.logs))
+        wrong_by_address += address_differences(measured, direct=policy.balance is not None)
+        lost += max(0, planned - sum(answer.ending is Ending.COMPLETE for answer in measured.answers))
     late_s.sort()
     p50_s, p99_s = (late_s[len(late_s) * share // 100] for share in (50, 99))
     print(f"chunks late by p50 {p50_s * 1e6:.0f} us, p99 {p99_s * 1e3:.2f} ms, with all processes on the same cores")
     bars.add("page_differs_from_log", wrong, "==", 0)
+    bars.add("figures_by_address_differ_from_log", wrong_by_address, "==", 0)
     bars.add("calls_lost", lost, "==", 0)
-    bars.add("hit_share_kept_minus_scattered", kept.hit_share - scattered.hit_share, ">=", 0.1)
-    bars.add("ttft_scattered_over_kept", scattered.mean_ttft_ms / kept.mean_ttft_ms, ">=", 1.2)
+    if errors_s:
+        print(f"mean TTFT of an address differs from its log by at most {max(errors_s) * 1e3:.2f} ms")
+        bars.add("ttft_error_over_lateness_p99", max(errors_s) / p99_s, "<=", 1)
+    for scattered, kept in (("round-robin", "by-session"), ("nginx, round robin", "nginx, hash of X-Session-ID")):
+        if scattered in totals and kept in totals:
+            one, other = totals[scattered], totals[kept]
+            bars.add(f"{kept}: hit share above {scattered}", other.hit_share - one.hit_share, ">=", 0.1)
+    if options.trials:
+        repeated(names, options.trials, options.seed, bars)
     bars.finish()
 
 
