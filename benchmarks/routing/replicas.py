@@ -33,7 +33,7 @@ class Cache(Enum):
     The replica with half of them loses some.
     """
 
-    ALL = 28_000
+    ALL = 22_000
     """Calls of a session go to any replica, so each gets all sessions."""
     ITS_OWN = 16_000
     """Sessions stay at their replica."""
@@ -143,7 +143,7 @@ def urls(ports: Sequence[int]) -> str:
     return ", ".join(f'{{ url = "http://127.0.0.1:{port}" }}' for port in ports)
 
 
-SCATTERED, KEPT = 240, 960
+SCATTERED, KEPT = 480, 960
 """Sessions of a trial. Hits at an address correlate over the life of the sessions that it keeps, about 10 s, and a
 difference needs 20 independent stretches of time (``MIN_BLOCKS`` of :mod:`bakeoff.results.statistics.within`)."""
 
