@@ -39,7 +39,7 @@ def trial_costs(description: EngineDescription | None, logs: Sequence[Sequence[E
         The costs, or why they are unknown.
     """
     config = description.details.get("config") if description else None
-    if not isinstance(config, dict):
+    if not isinstance(config, dict) or "model" not in config:
         return TrialCosts(missing="the engine does not say which model it serves in which precision")
     try:
         costs, dtype = _model_costs(config)

@@ -181,8 +181,7 @@ class Beginnings:
         for entry in begun:
             due_s = {call.turn: call.delay_s for call in entry.calls}
             within = self._shapes[entry.number].links.first_within(self._reach_s, ended=entry.ended, due_s=due_s)
-            answered = 1 + max(entry.ended, default=-1)  # of parallel agents, one may have ended a later call
-            turns[entry.number] = max(turns[entry.number], within, answered)
+            turns[entry.number] = max(turns[entry.number], within)
         written = chosen_sessions(self._workload, self._tokenizer, self._seed(seed.words), turns)
         yield from zip(sorted(turns), written, strict=True)
 

@@ -42,4 +42,4 @@ def test_a_call_is_within_reach_if_those_before_it_are_due_in_time():
     assert links.first_within(5.0) == 4
     assert links.first_within(20.0) == 5
     assert links.first_within(4.0, ended=(0, 1), due_s={2: 3.0, 3: 0.5}) == 5
-    assert links.first_within(1.0, ended=(0, 1, 3), due_s={2: 0.5}) == 4, "call 3 has ended before call 2"
+    assert links.first_within(1.0, ended=(0, 1, 3), due_s={2: 3.0}) == 4, "call 3 has ended before call 2"
