@@ -15,13 +15,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
+from benchmarks.agents.loopback import LoopbackServer
 from benchmarks.bars import Bars
 
 FAILURE_PAUSE_S = 0.1
@@ -33,7 +33,7 @@ WARM_UP = {("s0", 0), ("s1", 0), ("s2", 0)}
 """Calls that the warm-up sends before the load."""
 
 
-class TimedServer:
+class TimedServer(LoopbackServer):
     """Answers after the seconds that a prompt states; notes arrivals and ends, in seconds of the monotonic clock."""
 
     def __init__(self) -> None:
@@ -41,29 +41,7 @@ class TimedServer:
         self.ended_s: dict[Call, float] = {}
         self.lengths: dict[Call, int] = {}
         self.duplicates = 0
-        self.port = 0
-        self._loop = asyncio.new_event_loop()
-        self._ready = threading.Event()
-        threading.Thread(target=self._run, daemon=True).start()
-        self._ready.wait()
-
-    def _run(self) -> None:
-        async def serve() -> None:
-            app = web.Application(client_max_size=1 << 24)
-            app.router.add_get("/v1/models", self._models)
-            app.router.add_post("/v1/completions", self._complete)
-            runner = web.AppRunner(app)
-            await runner.setup()
-            site = web.TCPSite(runner, "127.0.0.1", 0)
-            await site.start()
-            self.port = runner.addresses[0][1]
-            self._ready.set()
-
-        self._loop.run_until_complete(serve())
-        self._loop.run_forever()
-
-    async def _models(self, _: web.Request) -> web.Response:
-        return web.json_response({"object": "list", "data": [{"id": "timed", "object": "model"}]})
+        super().__init__({"/v1/completions": self._complete})
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         now_s = time.monotonic()
@@ -150,7 +128,7 @@ name = "timed"
 tokenizer = "approximate"
 [[engines]]
 adapter = "openai"
-url = "http://127.0.0.1:{server.port}"
+url = "{server.url}"
 [workload]
 name = "sessions"
 options = {{ path = "{folder}/sessions.jsonl" }}

@@ -2,13 +2,13 @@
 
 import asyncio
 import json
-import threading
 import time
 from typing import Any
 
 import msgspec
 from aiohttp import web
 
+from benchmarks.agents.loopback import LoopbackServer
 from benchmarks.agents.playing.recording import ITL_S, TTFT_S
 
 
@@ -29,40 +29,16 @@ class Asked(msgspec.Struct):
     ended_s: float = float("inf")
 
 
-class RecordingServer:
-    """An OpenAI server on the loopback.
+class RecordingServer(LoopbackServer):
+    """Answers completions and chats.
 
     Attributes:
-        url: of the server.
         asked: what was asked so far.
     """
 
     def __init__(self) -> None:
-        self.url = ""
         self.asked: list[Asked] = []
-        self._loop = asyncio.new_event_loop()
-        self._ready = threading.Event()
-        threading.Thread(target=self._run, daemon=True).start()
-        self._ready.wait()
-
-    def _run(self) -> None:
-        async def serve() -> None:
-            app = web.Application(client_max_size=1 << 24)
-            app.router.add_get("/v1/models", self._models)
-            app.router.add_post("/v1/completions", self._answer)
-            app.router.add_post("/v1/chat/completions", self._answer)
-            runner = web.AppRunner(app)
-            await runner.setup()
-            site = web.TCPSite(runner, "127.0.0.1", 0)
-            await site.start()
-            self.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
-            self._ready.set()
-
-        self._loop.run_until_complete(serve())
-        self._loop.run_forever()
-
-    async def _models(self, _: web.Request) -> web.Response:
-        return web.json_response({"object": "list", "data": [{"id": "timed", "object": "model"}]})
+        super().__init__({"/v1/completions": self._answer, "/v1/chat/completions": self._answer})
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         arrived_s = time.monotonic()
