@@ -9,6 +9,7 @@ from bakeoff.harness.client.decode import Reads
 from bakeoff.harness.client.live_history import AnswerOf, filled
 from bakeoff.harness.client.transport import Transport
 from bakeoff.harness.client.wire import WireSession
+from bakeoff.harness.errors import ClientFailed
 from bakeoff.results.records import Phase
 from bakeoff.workloads.graph import previous
 
@@ -58,6 +59,8 @@ class PreparedSession:
         """Whether its bodies are large, so that each is built while those before it are answered."""
         self.is_live = any(turn.held for turn in wire.turns)
         """Whether requests hold answers of this load."""
+        if self.is_live and answer_of is None:
+            raise ClientFailed("it cannot read answers for a live history; install the engine's adapter on its machine")
         self.prepare(self.roots() if self.has_large_bodies or self.is_live else range(len(wire.turns)))
 
     def prepare(self, numbers: Iterable[int]) -> None:
@@ -80,7 +83,8 @@ class PreparedSession:
 
     def _answer(self, number: int) -> str:
         """The text of a turn's answer; the recorded one if it has none."""
-        if (reads := self._ended.pop(number, None)) is not None and self._answer_of is not None:
+        if (reads := self._ended.pop(number, None)) is not None:
+            assert self._answer_of is not None
             self._answers[number] = self._answer_of(reads)
         return self._answers.get(number) or self.wire.turns[number].answer
 

@@ -5,13 +5,16 @@ import json
 from typing import Any
 
 import msgspec
+import pytest
 
 from bakeoff.engines.dialects import HttpRequest, ReferenceDialect
 from bakeoff.harness.client import Driver
 from bakeoff.harness.client.fake import ScriptedTransport
 from bakeoff.harness.client.live_history import filled, marked
+from bakeoff.harness.client.session_feed import PreparedSession
 from bakeoff.harness.client.transport import Ended, StreamLog
 from bakeoff.harness.client.wire import wire_sessions
+from bakeoff.harness.errors import ClientFailed
 from bakeoff.harness.host.clock import LoopClock, run_virtual
 from bakeoff.results.records import StreamEnd
 from bakeoff.workloads import PlannedSession, Session, Turn
@@ -125,3 +128,10 @@ def test_calls_of_tools_stay_beside_the_live_text():
 def test_answers_are_written_as_json():
     body = filled(b'{"a":"[answer-n-0]","b":"[answer-m-0] [answer-n-11]"}', "n", {0: 'q"\\\n\u2028é', 11: "x"})
     assert json.loads(body) == {"a": 'q"\\\n\u2028é', "b": "[answer-m-0] x"}
+
+
+def test_a_client_that_cannot_read_answers_refuses_a_live_history():
+    planned = [PlannedSession(Session("s", tuple(conversation("one", "two"))), None)]
+    (wire,) = wire_sessions(planned, ReferenceDialect(), "m", is_live=True)
+    with pytest.raises(ClientFailed, match="install the engine's adapter"):
+        PreparedSession(wire, Answering(), None)
