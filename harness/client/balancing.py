@@ -7,6 +7,7 @@ have in flight. Conversations stay together all the same, since ``by-session`` d
 import hashlib
 import itertools
 import re
+from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -216,14 +217,7 @@ def prefixes_of(body: bytes) -> tuple[int, ...]:
 
 def _leading(prefixes: Sequence[int], sent: set[int]) -> int:
     """How many leading prefixes are among those sent, by bisection, since these include their own prefixes."""
-    low, high = 0, len(prefixes)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if prefixes[middle - 1] in sent:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    return bisect_left(prefixes, True, key=lambda prefix: prefix not in sent)
 
 
 def _weight(label: str, conversation: str) -> bytes:

@@ -69,7 +69,7 @@ def _shared(body: bytes, base: bytes, number: int) -> Body:
     at = body.find(base[_FIELDS : _FIELDS + _PROBE], 0, 2 * _FIELDS + _PROBE)
     if at < 0 or len(base) < _FIELDS + _MIN_SHARED:
         return Body(body)
-    shared = _common_bytes(base, body, _FIELDS, at)
+    shared = common_length(base, body, _FIELDS, at)
     return Body(body[at + shared :], body[:at], _FIELDS, shared, number) if shared >= _MIN_SHARED else Body(body)
 
 
@@ -111,8 +111,8 @@ class BodyBuilder:
             del self._built[number]
 
 
-def _common_bytes(a: bytes, b: bytes, at_a: int, at_b: int) -> int:
-    """Number of equal bytes from two positions on, by bisection: slices compare much faster than single bytes."""
+def common_length(a: Sequence[int], b: Sequence[int], at_a: int = 0, at_b: int = 0) -> int:
+    """Number of equal elements from two positions on, by bisection: slices compare much faster than single elements."""
     low, high = 0, min(len(a) - at_a, len(b) - at_b)
     while low < high:
         middle = (low + high + 1) // 2

@@ -1,12 +1,12 @@
 """A plan of sessions in a file, written only as far as it is needed and checked while writing."""
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
-import numpy as np
 
+from bakeoff.harness.client.bodies import common_length
 from bakeoff.harness.host.threads import check_cancelled
 from bakeoff.results.files.frames import FrameAppender, FrameLog
 from bakeoff.workloads import EndlessCache, PlanHash, PlannedSession, PromptPlace, PromptReader, Turn
@@ -108,7 +108,7 @@ class PlanFile:
             ids = self._reader.ids(turn)
             self._cache.add(ids)
             before = last.get(turn.agent)
-            shared = common_tokens(before[1], ids) if before else 0
+            shared = common_length(before[1], ids) if before else 0
             places.append(PromptPlace(self._cache.last_block, shared, before is not None and goes_on(before[0], turn)))
             last[turn.agent] = turn, ids
             self.requests += 1
@@ -129,10 +129,3 @@ def goes_on(before: Turn, turn: Turn) -> bool:
     if before.prompt is not None and turn.prompt is not None and turn.passages is None:
         return turn.prompt.startswith(before.prompt)
     return False
-
-
-def common_tokens(first: Sequence[int], second: Sequence[int]) -> int:
-    """Number of equal leading tokens."""
-    a, b = (np.asarray(ids[: min(len(first), len(second))]) for ids in (first, second))
-    different = np.flatnonzero(a != b)
-    return int(different[0]) if different.size else len(a)

@@ -268,7 +268,7 @@ class _UnlimitedCache(_Cache):
 
     def use(self, blocks: Sequence[int]) -> tuple[int, Pin[int] | None]:
         known = self._known
-        cached = bisect_left(range(len(blocks)), True, key=lambda at: blocks[at] not in known)
+        cached = bisect_left(blocks, True, key=lambda block: block not in known)
         known.update(blocks[cached:])
         return cached, None
 
