@@ -38,6 +38,8 @@ class PlannedSession(msgspec.Struct, frozen=True, omit_defaults=True):
         parts: fraction of each answer that is left, above 0, since some were in progress: the turns' ``output_tokens``
             are those left. Empty if all are whole.
         places: of the turns' prompts; empty if unknown.
+        play: names a session in progress, of which parts are sent apart: what fills the cache, and what is left. Its
+            conversations keep their ids. Empty for a session that is sent whole.
     """
 
     session: Session
@@ -45,6 +47,7 @@ class PlannedSession(msgspec.Struct, frozen=True, omit_defaults=True):
     numbers: tuple[int, ...] = ()
     parts: tuple[float, ...] = ()
     places: tuple[PromptPlace, ...] = ()
+    play: str = ""
 
 
 def plan_closed(workload: Workload, tokenizer: Tokenizer, seed: Seed, count: int) -> Iterator[PlannedSession]:

@@ -7,6 +7,7 @@ the length of the plan.
 import contextlib
 import itertools
 import secrets
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -66,6 +67,7 @@ class WireSession(msgspec.Struct, frozen=True, array_like=True):
         turns: its requests.
         cycle: number of earlier repetitions of its pool.
         nonce: makes the ids of its requests unique.
+        play: see :attr:`~bakeoff.workloads.plan.PlannedSession.play`.
         model: its own model, if the workload mixes several.
     """
 
@@ -75,6 +77,7 @@ class WireSession(msgspec.Struct, frozen=True, array_like=True):
     turns: tuple[WireTurn, ...]
     cycle: int = 0
     nonce: str = ""
+    play: str = ""
     model: str | None = None
 
     def request(self, number: int, body: bytes) -> HttpRequest:
@@ -85,9 +88,7 @@ class WireSession(msgspec.Struct, frozen=True, array_like=True):
         request = msgspec.structs.replace(self.turns[number].request, body=body)
         filled = {name: value for name, value in request.headers.items() if "{" in value}
         for name, value in filled.items():
-            filled[name] = value.replace(SESSION_ID, self._id(self._conversation(number))).replace(
-                REQUEST_ID, self._id(number)
-            )
+            filled[name] = value.replace(SESSION_ID, self._session_id(number)).replace(REQUEST_ID, self._id(number))
         return msgspec.structs.replace(request, headers=request.headers | filled) if filled else request
 
     def conversation(self, number: int) -> str:
@@ -95,13 +96,20 @@ class WireSession(msgspec.Struct, frozen=True, array_like=True):
         agent = self.turns[number].agent
         return f"{self.id}/{agent}" if agent else self.id
 
-    def _conversation(self, number: int) -> int:
-        """The first turn of the agent of a turn."""
+    def _session_id(self, number: int) -> str:
+        """Id of the conversation of a turn: equal in all parts of a play, else that of the agent's first request."""
         agent = self.turns[number].agent
-        return next(first for first, turn in enumerate(self.turns) if turn.agent == agent)
+        if self.play:
+            return f"{self.nonce}-{self.play}{f'-{zlib.crc32(agent.encode()):08x}' if agent else ''}"
+        return self._id(next(first for first, turn in enumerate(self.turns) if turn.agent == agent))
 
     def _id(self, number: int) -> str:
         return f"{self.nonce}-{(self.index + number) % (1 << 32):08x}"
+
+
+def new_nonce() -> str:
+    """A nonce for the ids of one trial."""
+    return secrets.token_hex(6)
 
 
 def wire_sessions(
@@ -114,6 +122,7 @@ def wire_sessions(
     logprobs: Callable[[int], bool] | None = None,
     models: ModelMix | None = None,
     is_live: bool = False,
+    nonce: str | None = None,
 ) -> Iterator[WireSession]:
     """Encode a plan in one engine's dialect.
 
@@ -126,8 +135,9 @@ def wire_sessions(
         logprobs: whether the request at a position in this plan, from 0, asks for log-probabilities; None for none.
         models: chooses the model of each session; None for ``model``.
         is_live: whether conversations hold the answers of this load instead of the recorded ones.
+        nonce: makes ids unique among all plans whose indices may be equal; None for a new one.
     """
-    index, ask, nonce = first_index, asking(dialect, tokenizer), secrets.token_hex(6)
+    index, ask, nonce = first_index, asking(dialect, tokenizer), nonce or new_nonce()
     for planned in sessions:
         chosen = models.of(planned.session.id) if models else None
         links = Links.of(planned.session.turns)
@@ -161,7 +171,7 @@ def wire_sessions(
         )
         offset_ns = None if planned.offset_s is None else round(planned.offset_s * NS_PER_S)
         yield WireSession(
-            index, planned.session.id, offset_ns, turns, nonce=nonce, model=chosen
+            index, planned.session.id, offset_ns, turns, nonce=nonce, play=planned.play, model=chosen
         )  # fmt: skip
         index += len(turns)
 

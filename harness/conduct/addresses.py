@@ -2,16 +2,17 @@
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
 from bakeoff.engines import Engine, Server, attached
 from bakeoff.engines.addresses import Address, Balance, Role, labels_of, targets_of
-from bakeoff.engines.base import addresses_of
+from bakeoff.engines.base import PrefixCacheFacts, ReportsPrefixCache, addresses_of
 from bakeoff.harness.client.orders import Division, Target
 from bakeoff.harness.telemetry import OwnProcesses, ServerPage, page_of
 from bakeoff.harness.telemetry.own_processes import own_processes
-from bakeoff.results.records import AddressDescription
+from bakeoff.results.records import AddressDescription, EngineDescription
 from bakeoff.results.server_view import SOURCE
 
 
@@ -85,6 +86,15 @@ async def reset_caches(engine: Engine, server: Server, addresses: Sequence[Runni
     """
     servers = [address.server for address in addresses if address.address.role is not Role.ROUTER] or [server]
     return all(await asyncio.gather(*(engine.reset_cache(each) for each in servers)))
+
+
+def prefix_caches_of(engine: Engine, description: EngineDescription) -> dict[str | None, PrefixCacheFacts]:
+    """What is known of the prefix cache at each address that was asked, by its label; None for all others."""
+    details: dict[str | None, dict[str, Any]] = {None: description.details}
+    details |= {address.label: address.details for address in description.addresses if address.details}
+    if not isinstance(engine, ReportsPrefixCache):
+        return {None: PrefixCacheFacts()}
+    return {label: engine.prefix_cache_in(known) for label, known in details.items()}
 
 
 async def processes_at(engine: Engine) -> OwnProcesses:

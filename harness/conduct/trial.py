@@ -10,13 +10,18 @@ from typing import Any
 import msgspec
 
 from bakeoff.engines import Server
-from bakeoff.engines.base import PrefixCacheFacts, ReportsPrefixCache
 from bakeoff.harness.calibration.client_error import Shape, median_of, spread_of
 from bakeoff.harness.client import Closed, Fleet, Issue, LoadResult, decode_stream
 from bakeoff.harness.client.fleet import LoadOrder, Share
 from bakeoff.harness.client.orders import Format
-from bakeoff.harness.client.wire import WireSession, wire_sessions
-from bakeoff.harness.conduct.addresses import division_of, pages_of, reset_caches, target_servers
+from bakeoff.harness.client.wire import WireSession, new_nonce, wire_sessions
+from bakeoff.harness.conduct.addresses import (
+    division_of,
+    pages_of,
+    prefix_caches_of,
+    reset_caches,
+    target_servers,
+)
 from bakeoff.harness.conduct.engine_start import EngineUnderTest
 from bakeoff.harness.conduct.kernels import LOAD_S, record_kernels
 from bakeoff.harness.conduct.recording import SpanLog, recording
@@ -125,6 +130,7 @@ class TrialRunner:
         self._tokenizer = tokenizer
         self._world = world
         self._was_reset = False
+        self._nonce = ""
         self._paces: dict[tuple[str, str | None], Pace] = {}
 
     async def run(
@@ -133,6 +139,7 @@ class TrialRunner:
         """Run one trial and store its files. If the engine dies, the trial is INVALID and no error is raised."""
         folder = self._run.trial(plan.id)
         folder.create()
+        self._nonce = new_nonce()
         started_ns = self._world.now_ns()
         pages = pages_of(under_test.engine, under_test.server, under_test.addresses)
         recorder = recording(under_test, folder) if plan.profiled else contextlib.nullcontext()
@@ -201,6 +208,7 @@ class TrialRunner:
         busy_ns = sum(stream.ended_ns - stream.planned_ns for stream in streams)
         in_flight = round(busy_ns / max(1, record.window.end_ns - record.window.start_ns))
         await self._reset_caches(under_test)  # the prompts are the trial's
+        self._nonce = new_nonce()  # and so are their indices
         order = self._order(under_test, Closed(record.load.concurrency or max(1, in_flight), LOAD_S), Phase.TAIL)
         return await self._fleet.load(order, self._encoded(under_test, traffic.window, 0), folder)
 
@@ -334,7 +342,7 @@ class TrialRunner:
         return wire_sessions(
             sessions, dialect, model, first_index=first, tokenizer=self._tokenizer, logprobs=logprobs,
             models=ModelMix(shares, str(self._experiment.seed)) if shares else None,
-            is_live=self._experiment.workload.history == "live",
+            is_live=self._experiment.workload.history == "live", nonce=self._nonce,
         )  # fmt: skip
 
     def _order(self, under_test: EngineUnderTest, share: Share, phase: Phase) -> LoadOrder:
@@ -419,18 +427,12 @@ class TrialRunner:
         """Why the prefix cache hits less than it could; None where prompts share nothing."""
         if not traffic.endless.hit_tokens or record.profiled:
             return None
-        engine, workload = under_test.engine, self._experiment.workload
-        details = {None: under_test.description.details}
-        details |= {address.label: address.details for address in under_test.description.addresses if address.details}
-        caches: dict[str | None, PrefixCacheFacts] = {
-            address: engine.prefix_cache_in(known) if isinstance(engine, ReportsPrefixCache) else PrefixCacheFacts()
-            for address, known in details.items()
-        }
+        workload = self._experiment.workload
         return cache_gaps(
             requests,
             record.window,
             traffic.endless,
-            caches,
+            prefix_caches_of(under_test.engine, under_test.description),
             is_live=workload.history == "live",
             is_salted=bool(workload.options.get("salt")),
         )

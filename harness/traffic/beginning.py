@@ -141,8 +141,9 @@ class Beginnings:
         seen: dict[int, list[PlannedSession]] = {}
         for number, session in self._sessions(begun, seed, window):  # one at a time: some have a hundred megabytes
             for at in places[number]:
-                rests[at] = rest_of(session, begun[at], starts_s[at] if starts_s else 0.0)
-                seen[at] = list(last_answered(session, begun[at].ended))
+                play = f"b{restart}.{at}"
+                rests[at] = rest_of(session, begun[at], starts_s[at] if starts_s else 0.0, play)
+                seen[at] = list(last_answered(session, begun[at].ended, play))
         in_order = sorted(sorted(rests), key=lambda at: rests[at].offset_s or 0.0)
         plan = self._file(seed, pace, (rests.pop(at) for at in in_order), endless)
         has_history = window is None and self._experiment.spec.enable_prefix_caching is not False
@@ -202,21 +203,22 @@ def _sample(shapes: Iterable[SessionShape], size: int, least: int) -> Iterator[S
         requests += len(shape.output_tokens)
 
 
-def last_answered(session: Session, ended: Sequence[int]) -> Iterator[PlannedSession]:
+def last_answered(session: Session, ended: Sequence[int], play: str = "") -> Iterator[PlannedSession]:
     """The last answered prompt of each of a session's agents, with an answer of one token.
 
     Args:
         session: the session.
         ended: positions of the calls that have been answered, in order.
+        play: see :attr:`~bakeoff.workloads.plan.PlannedSession.play`.
     """
     last = {session.turns[number].agent: session.turns[number] for number in ended}
     for turn in last.values():
         seen = first_alone(msgspec.structs.replace(turn, output_tokens=1))
-        yield PlannedSession(msgspec.structs.replace(session, turns=(seen,)), None)
+        yield PlannedSession(msgspec.structs.replace(session, turns=(seen,)), None, play=play)
 
 
-def rest_of(session: Session, begun: Begun, start_s: float) -> PlannedSession:
-    """What is left of a session that goes on at ``start_s``."""
+def rest_of(session: Session, begun: Begun, start_s: float, play: str = "") -> PlannedSession:
+    """What is left of a session that goes on at ``start_s``; see :attr:`PlannedSession.play`."""
     calls = {call.turn: call for call in begun.calls}
     numbers = [number for number in range(len(session.turns)) if number not in begun.ended]
     places = {number: place for place, number in enumerate(numbers)}
@@ -240,7 +242,8 @@ def rest_of(session: Session, begun: Begun, start_s: float) -> PlannedSession:
             )
         turns.append(turn)
     rest = msgspec.structs.replace(session, turns=tuple(turns))
-    return PlannedSession(rest, start_s + first_s, tuple(numbers) if begun.ended else (), _unless_whole(parts))
+    numbered = tuple(numbers) if begun.ended else ()
+    return PlannedSession(rest, start_s + first_s, numbered, _unless_whole(parts), play=play)
 
 
 def _unless_whole(parts: Sequence[float]) -> tuple[float, ...]:

@@ -102,11 +102,13 @@ def planned_play(
         if (session := next(sessions, None)) is None:
             break
         lane = lane_of(session, rules, number, seed if rules.start_seed is None else rules.start_seed)
-        rest = rest_of(session, lane.begun, 0.0)
+        play = f"b{number}"
+        rest = rest_of(session, lane.begun, 0.0, play)
         if rules.has_primers:
-            primers.add(*last_answered(session, [call for call in lane.begun.ended if call not in lane.warm_up]))
+            before = [call for call in lane.begun.ended if call not in lane.warm_up]
+            primers.add(*last_answered(session, before, play))
         if lane.warm_up:
-            warm_up.add(_hurried(session, lane.warm_up))
+            warm_up.add(_hurried(session, lane.warm_up, play))
         load.add(rest)
         offsets_s.append(rest.offset_s or 0.0)
         free_s.append(offsets_s[-1] + _least_s(rest.session, cap_s))
@@ -161,12 +163,12 @@ def _generator(seed: int, session: str, lane: int) -> np.random.Generator:
     return np.random.default_rng(int.from_bytes(digest[:8], "big"))
 
 
-def _hurried(session: Session, calls: tuple[int, ...]) -> PlannedSession:
+def _hurried(session: Session, calls: tuple[int, ...], play: str) -> PlannedSession:
     """Some calls of a session, for one token of answer and without pauses."""
     turns = tuple(
         msgspec.structs.replace(turn, output_tokens=1, think_s=0.0, lags_s=()) for turn in kept(session.turns, calls)
     )
-    return PlannedSession(msgspec.structs.replace(session, turns=turns), None)
+    return PlannedSession(msgspec.structs.replace(session, turns=turns), None, play=play)
 
 
 def _least_s(session: Session, cap_s: float) -> float:

@@ -19,9 +19,14 @@ def wired(first: int = 0) -> list[WireSession]:
     return list(wire_sessions(planned, DIALECT, "m", first_index=first))
 
 
-def ids(sessions: list[WireSession]) -> list[tuple[str, str]]:
-    requests = [session.request(number, b"") for session in sessions for number in (0, 1)]
+def of_session(session: WireSession) -> list[tuple[str, str]]:
+    """The ids of conversation and request in each of its requests."""
+    requests = [session.request(number, b"") for number in range(len(session.turns))]
     return [(request.headers["x-session-id"], request.headers["x-request-id"]) for request in requests]
+
+
+def ids(sessions: list[WireSession]) -> list[tuple[str, str]]:
+    return [pair for session in sessions for pair in of_session(session)]
 
 
 def test_a_session_keeps_its_id_and_each_request_has_its_own() -> None:
@@ -58,3 +63,20 @@ def test_a_repeated_session_is_another_conversation(tmp_path: Path) -> None:
     pool = read_wire(Pool(str(path), stride=4))
     cycles = [[next(pool), next(pool)] for _ in range(2)]
     assert len({*ids(cycles[0]), *ids(cycles[1])}) == 8
+
+
+def test_a_session_in_progress_keeps_its_ids_from_what_fills_the_cache_to_its_rest() -> None:
+    turns = tuple(replace(TURN, agent=agent, parents=()) for agent in ("", "helper", ""))
+    parts = [
+        PlannedSession(Session("a", turns[1:2]), None, play="b0.7"),
+        PlannedSession(Session("a", turns), 1.0, play="b0.7"),
+        PlannedSession(Session("a", turns), 1.0, play="b0.8"),
+    ]
+    encoded = (wire_sessions([part], DIALECT, "m", first_index=9 * n, nonce="n") for n, part in enumerate(parts))
+    wired = [session for (session,) in encoded]
+    (helper,), rest, other = ([pair[0] for pair in of_session(session)] for session in wired)
+    assert rest[1] == helper
+    assert rest[0] == rest[2] != helper
+    assert not set(other) & set(rest)
+    requests = [pair[1] for session in wired for pair in of_session(session)]
+    assert len(set(requests)) == len(requests)

@@ -168,6 +168,9 @@ def test_the_history_of_a_session_in_progress_is_its_last_prompt(planner_of: Any
     later = [entry for entry in beginning.plan if entry.numbers]
     assert len(beginning.history) == len(later)
     assert {turn.output_tokens for turn in turns(beginning.history)} == {1}
+    plays = {planned.play: planned.session.id for planned in beginning.plan}
+    assert len(plays) == beginning.plan.sessions, "each goes on under an id of its own"
+    assert all(plays[seen.play] == seen.session.id for seen in beginning.history)
     for seen in beginning.history:
         ((turn,), (entry,)) = seen.session.turns, [e for e in later if e.session.id == seen.session.id][:1]
         assert entry.session.turns[0].messages[: len(turn.messages)] == turn.messages

@@ -89,6 +89,8 @@ def test_what_is_sent_before_the_load(tmp_path: Path):
     assert primers == [("root", 1), ("child", 1), ("c5", 1)]
     warm_up = [[(t.prompt, t.output_tokens, t.think_s) for t in planned.session.turns] for planned in play.warm_up]
     assert warm_up == [[("child", 1, 0.0)], [("c6", 1, 0.0)]]
+    plays = [[planned.play for planned in part] for part in (play.primers, play.warm_up, play.sessions())]
+    assert plays == [["b0", "b0", "b1"], ["b0", "b1"], ["b0", "b1"]]
 
 
 def test_the_first_call_of_the_load_goes_out_at_once(tmp_path: Path):
