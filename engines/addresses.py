@@ -44,6 +44,31 @@ class Address(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     """Address of its metrics page. Default: the adapter's usual path at ``url``."""
 
 
+class ReplicaHeader(msgspec.Struct, frozen=True):
+    """The header of a router's answers that names the replica that answered."""
+
+    name: str
+    """In lower case."""
+    labels: dict[str, str] = {}
+    """Label of each replica, by its address without scheme and by its label."""
+
+    def replica(self, value: str) -> str:
+        """Label of the replica that a value names.
+
+        That is the last one of several, as after a router's second attempt. A name that is no address is a label.
+        """
+        name = value.rpartition(",")[2].strip()
+        place = _place(name if "://" in name else f"http://{name}").partition("://")[2]
+        return self.labels.get(place) or self.labels.get(place.partition("/")[0], name)
+
+
+def replica_header_of(name: str, addresses: Sequence[Address]) -> ReplicaHeader:
+    """The header of this name for the replicas behind a router."""
+    labels = labels_of(addresses)
+    places = [_place(address.url).partition("://")[2] for address in addresses]
+    return ReplicaHeader(name.lower(), dict(zip(labels, labels, strict=True)) | dict(zip(places, labels, strict=True)))
+
+
 def targets_of(addresses: Sequence[Address]) -> list[Address]:
     """The addresses that get the client's requests: the router if there is one, else the replicas."""
     routers = [address for address in addresses if address.role is Role.ROUTER]
@@ -57,7 +82,7 @@ def labels_of(addresses: Sequence[Address]) -> list[str]:
     return [host if hosts.count(host) == 1 else place for host, place in zip(hosts, places, strict=True)]
 
 
-def problem_of(addresses: Sequence[Address], balance: Balance | None) -> str | None:
+def problem_of(addresses: Sequence[Address], balance: Balance | None, replica_header: str | None) -> str | None:
     """The first contradiction between the addresses of one engine, or None; it quotes no address."""
     routers = sum(address.role is Role.ROUTER for address in addresses)
     targets = targets_of(addresses)
@@ -83,6 +108,10 @@ def problem_of(addresses: Sequence[Address], balance: Balance | None) -> str | N
         (
             balance is None or len(targets) > 1,
             "balance divides requests among several replicas; give them in urls, without a router",
+        ),
+        (
+            replica_header is None or len(targets) == 1,
+            "replica_header names the replica that a router chose; give the router alone, or in urls with its role",
         ),
     )
     return next((message for is_valid, message in checks if not is_valid), None)

@@ -55,6 +55,8 @@ class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     """Several addresses of a running engine, in place of ``url``."""
     balance: Balance | None = None
     """How the client divides requests among several replicas; the default is ``round-robin``."""
+    replica_header: str | None = None
+    """Header of a router's answers that names the replica that answered, by its address or a name of its own."""
     port: int | None = None
     """Port on 127.0.0.1 for a launched engine; the default is a free one."""
     served_model_name: str | None = None
@@ -126,7 +128,7 @@ class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
                 not (self.addresses and launching),
                 f"{', '.join(launching)} cannot be set of an engine that runs already",
             ),
-            (not (wrong := problem_of(self.urls, self.balance)), wrong),
+            (not (wrong := problem_of(self.addresses, self.balance, self.replica_header)), wrong),
             (not secret_flag, f"args: {_name(secret_flag)} would show its value in the process list; give it in env"),
             (not exposed, f"container.args: {exposed} would show its value in the process list; give it in env"),
             (self.container is None or not (self.environment or self.program),

@@ -150,7 +150,8 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     sent_bytes: int | None = None
     """Size of its body."""
     address: str | None = None
-    """Label of the address that it was sent to, such as ``host:port``; None if its engine gets requests at one."""
+    """Label of the address that it was sent to, such as ``host:port``, or of the replica that a router's answer names;
+    None if its engine gets requests at one address and its answers name no replica."""
     is_resent: bool = False
     """Whether it was sent again on a new connection, since the server closed a used one without a byte of an answer."""
     status: int | None = None
@@ -548,6 +549,15 @@ class CacheGap(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.ideal - sum(self.parts.values()) - self.observed
 
 
+class AssumedRouting(StrEnum):
+    """How a router is taken to divide requests, where its answers do not name the replica."""
+
+    BY_SESSION = "by-session"
+    """All calls of a session go to one replica."""
+    IN_TURN = "in-turn"
+    """Each call goes to the next replica."""
+
+
 class CacheGaps(msgspec.Struct, frozen=True, omit_defaults=True):
     """The cache gap of a trial.
 
@@ -557,6 +567,7 @@ class CacheGaps(msgspec.Struct, frozen=True, omit_defaults=True):
         is_assumed: whether the engine did not report its block size.
         whole: of all requests planned in the window.
         groups: by agent, by turn and by address.
+        assumed_routing: how a router divides requests; None if that is known, or none does.
     """
 
     block_tokens: int
@@ -564,6 +575,7 @@ class CacheGaps(msgspec.Struct, frozen=True, omit_defaults=True):
     is_assumed: bool
     whole: CacheGap
     groups: list[CacheGap] = []
+    assumed_routing: AssumedRouting | None = None
 
 
 class StoredFile(msgspec.Struct, frozen=True):

@@ -135,6 +135,13 @@ class LruCache(Generic[Name]):
         """Number of blocks in use."""
         return len(self._pins)
 
+    def has_room(self, names: Sequence[Name]) -> bool:
+        """Whether a prompt has room beside the blocks in use."""
+        pins = self._pins
+        return (
+            self.capacity_blocks is None or len(pins) + sum(name not in pins for name in names) <= self.capacity_blocks
+        )
+
     def look_up(self, names: Sequence[Name]) -> int:
         """Tokens of the leading blocks that are cached; changes nothing."""
         pins, unused = self._pins, self._unused

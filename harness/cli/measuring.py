@@ -142,6 +142,7 @@ def bench(
     url: Texts,
     *,
     balance: str | None = None,
+    replica_header: str | None = None,
     engine: str | None = None,
     model: str | None = None,
     tokenizer: str | None = None,
@@ -184,6 +185,8 @@ def bench(
     balance
         How requests are divided among several --url: round-robin, least-in-flight, by-session or prefix-aware.
         Default: round-robin.
+    replica_header
+        Header of a router's answers that names the replica that answered, such as x-upstream-address.
     engine
         Adapter that speaks the server's API; see bakeoff engines list. Default: detected.
     model
@@ -271,9 +274,9 @@ def bench(
         raise BadExperiment("--balance divides requests among several addresses; give --url for each of them")
     if balance is not None and balance not in set(Balance):
         raise BadExperiment(f"--balance must be one of {', '.join(Balance)}, not '{balance}'")
-    replicas = {"urls": [{"url": each} for each in urls]} | ({"balance": balance} if balance is not None else {})
-    server = {"headers": secret_headers} | (replicas if len(urls) > 1 else {"url": urls[0]})
-    server |= {"api_key_env": api_key_env} if api_key_env else {}
+    addresses = {"urls": [{"url": each} for each in urls]} if len(urls) > 1 else {"url": urls[0]}
+    chosen = {"balance": balance, "replica_header": replica_header, "api_key_env": api_key_env}
+    server = {"headers": secret_headers, **addresses, **{name: value for name, value in chosen.items() if value}}
     longest_s = TrialConfig().max_window_s
     data = {
         "name": name,

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import aiohttp
 
 from bakeoff.engines import Access
+from bakeoff.engines.addresses import ReplicaHeader
 from bakeoff.engines.dialects import HttpRequest
 from bakeoff.harness.client.transport import Ended, StreamLog
 from bakeoff.results.records import StreamEnd
@@ -18,10 +19,17 @@ class AiohttpTransport:
     Args:
         base_url: ``http://host:port`` or ``https://host``, with an optional path prefix.
         access: credentials for every request.
+        replica_header: where answers name the replica behind a router.
     """
 
-    def __init__(self, base_url: str, access: Access = Access()) -> None:  # noqa: B008
+    def __init__(
+        self,
+        base_url: str,
+        access: Access = Access(),  # noqa: B008
+        replica_header: ReplicaHeader | None = None,
+    ) -> None:
         self._access = access
+        self._replica_header = replica_header
         self._base_url = base_url.rstrip("/")
         self._session: aiohttp.ClientSession | None = None
         self._tasks: dict[StreamLog, asyncio.Task[None]] = {}
@@ -68,6 +76,8 @@ class AiohttpTransport:
                 url, data=request.body, headers=headers, trace_request_ctx=log, allow_redirects=False
             ) as response:
                 log.status = response.status
+                if self._replica_header and (replica := response.headers.get(self._replica_header.name)):
+                    log.address = self._replica_header.replica(replica)
                 async for data in response.content.iter_any():
                     log.read_ns.append(time.monotonic_ns())
                     log.reads.append(data)

@@ -19,6 +19,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from bakeoff.engines import Access
+from bakeoff.engines.addresses import ReplicaHeader
 from bakeoff.harness.client.driver import Issue
 from bakeoff.harness.client.local_worker import LocalWorker
 from bakeoff.harness.client.loop_lag import BUSY_SHARE
@@ -109,6 +110,7 @@ class LoadOrder(msgspec.Struct, frozen=True):
         transport: ``http`` or ``aiohttp``.
         format: wire format of the answers; None if the load need not know which of them failed.
         division: several addresses that every worker divides its requests among; None for ``base_url`` alone.
+        replica_header: where answers name the replica behind a router; None if they do not.
         access: credentials for every request; sent to the workers over their pipes, never written to a file.
     """
 
@@ -120,6 +122,7 @@ class LoadOrder(msgspec.Struct, frozen=True):
     access: Access = Access()
     format: Format | None = None
     division: Division | None = None
+    replica_header: ReplicaHeader | None = None
 
 
 class LoadResult(msgspec.Struct, frozen=True):
@@ -251,6 +254,7 @@ class Fleet:
                 Prepare(
                     base_url=order.base_url,
                     division=order.division,
+                    replica_header=order.replica_header,
                     access=order.access,
                     log=worker.host.remote_path(worker.log),
                     sessions=sessions,

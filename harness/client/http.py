@@ -18,6 +18,7 @@ from typing import cast
 import httptools
 
 from bakeoff.engines import Access
+from bakeoff.engines.addresses import ReplicaHeader
 from bakeoff.engines.dialects import HttpRequest
 from bakeoff.harness.client.moderator import Moderator
 from bakeoff.harness.client.pool import Pool
@@ -34,10 +35,17 @@ class HttpTransport:
         base_url: ``http://host:port`` or ``https://host``, with an optional path prefix. Certificates are checked
             against the system's authorities, or those that ``SSL_CERT_FILE`` names.
         access: credentials for every request.
+        replica_header: where answers name the replica behind a router.
     """
 
-    def __init__(self, base_url: str, access: Access = Access()) -> None:  # noqa: B008
+    def __init__(
+        self,
+        base_url: str,
+        access: Access = Access(),  # noqa: B008
+        replica_header: ReplicaHeader | None = None,
+    ) -> None:
         self._access = access
+        self.replica_header = replica_header
         parts = urllib.parse.urlsplit(base_url)
         assert parts.hostname is not None, f"no host in {base_url}"
         self._host = parts.hostname
@@ -158,6 +166,8 @@ class Connection(asyncio.Protocol):
     def __init__(self, owner: HttpTransport, sock: socket.socket | None) -> None:
         self._owner = owner
         self._count = owner.moderator.count
+        self._replica_header = owner.replica_header
+        self._replica_name = owner.replica_header.name.encode() if owner.replica_header else None
         self._sock = sock
         self._transport: asyncio.Transport | None = None
         self._log: StreamLog | None = None
@@ -258,11 +268,14 @@ class Connection(asyncio.Protocol):
     # httptools callbacks
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Note whether the response has a length, and where it redirects to."""
-        if name.lower() in {b"content-length", b"transfer-encoding"}:
+        """Note whether the response has a length, where it redirects to, and which replica it comes from."""
+        name = name.lower()
+        if name in {b"content-length", b"transfer-encoding"}:
             self._framed = True
-        elif name.lower() == b"location":
+        elif name == b"location":
             self._location = value.decode("latin-1")
+        elif name == self._replica_name and self._replica_header and self._log is not None:
+            self._log.address = self._replica_header.replica(value.decode("latin-1"))
 
     def on_headers_complete(self) -> None:
         """Keep the status."""

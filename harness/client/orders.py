@@ -6,7 +6,7 @@ import msgspec
 
 from bakeoff import engines
 from bakeoff.engines import Access
-from bakeoff.engines.addresses import Balance
+from bakeoff.engines.addresses import Balance, ReplicaHeader
 from bakeoff.engines.dialects import Dialect
 from bakeoff.engines.errors import UnknownEngine
 from bakeoff.results.records import Pace, Phase, TelemetryRecord
@@ -106,6 +106,8 @@ class Prepare(msgspec.Struct, frozen=True, tag="prepare"):
     """Steady load: the sessions in progress at its start; those of a closed loop occupy its slots."""
     division: Division | None = None
     """Several addresses; None for ``base_url`` alone."""
+    replica_header: ReplicaHeader | None = None
+    """Where answers name the replica behind a router; None if they do not."""
 
     @property
     def base_urls(self) -> tuple[str, ...]:

@@ -35,7 +35,7 @@ class StreamLog:
     def __init__(self, limit_bytes: int = MIN_LIMIT_BYTES) -> None:
         self.limit_bytes = limit_bytes
         self.address: str | None = None
-        """Label of the address that it was sent to; None if there is only one."""
+        """Label of the address that it was sent to, or of the replica that answered; None if there is only one."""
         self.received_bytes = 0
         """Of the response so far."""
         self.dial_start_ns: int | None = None

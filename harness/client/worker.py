@@ -42,7 +42,8 @@ class _Process:
 
     def transport(self, order: Prepare) -> Transport:
         """A transport over sockets."""
-        transport: Transport = pkgutil.resolve_name(_TRANSPORTS[order.transport])(order.base_url, order.access)
+        kind = pkgutil.resolve_name(_TRANSPORTS[order.transport])
+        transport: Transport = kind(order.base_url, order.access, order.replica_header)
         return transport
 
     def clock(self) -> MonotonicClock:

@@ -65,6 +65,11 @@ def division_of(addresses: Sequence[RunningAddress], balance: Balance | None) ->
     return Division(targets, balance or Balance.ROUND_ROBIN) if len(targets) > 1 else None
 
 
+def replicas_of(addresses: Sequence[RunningAddress]) -> list[str]:
+    """Labels of the replicas that answer requests whole."""
+    return [address.label for address in addresses if address.address.role is Role.REPLICA]
+
+
 def pages_of(engine: Engine, server: Server, addresses: Sequence[RunningAddress]) -> list[ServerPage]:
     """The metrics page of every address, each with a telemetry source of its own; none if the engine has none."""
     source = engine.metrics
@@ -94,7 +99,10 @@ def prefix_caches_of(engine: Engine, description: EngineDescription) -> dict[str
     details |= {address.label: address.details for address in description.addresses if address.details}
     if not isinstance(engine, ReportsPrefixCache):
         return {None: PrefixCacheFacts()}
-    return {label: engine.prefix_cache_in(known) for label, known in details.items()}
+    caches = {label: engine.prefix_cache_in(known) for label, known in details.items()}
+    if caches[None] == PrefixCacheFacts():  # a router tells nothing
+        caches[None] = next((facts for facts in caches.values() if facts != PrefixCacheFacts()), caches[None])
+    return caches
 
 
 async def processes_at(engine: Engine) -> OwnProcesses:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from bakeoff.engines import Server
+from bakeoff.engines.addresses import replica_header_of
 from bakeoff.harness.calibration.client_error import Shape, median_of, spread_of
 from bakeoff.harness.client import Closed, Fleet, Issue, LoadResult, decode_stream
 from bakeoff.harness.client.fleet import LoadOrder, Share
@@ -19,6 +20,7 @@ from bakeoff.harness.conduct.addresses import (
     division_of,
     pages_of,
     prefix_caches_of,
+    replicas_of,
     reset_caches,
     target_servers,
 )
@@ -59,6 +61,7 @@ from bakeoff.results.records import (
     Window,
     WindowKind,
 )
+from bakeoff.results.server_view import prefix_hit_share, readings
 from bakeoff.workloads import PlannedSession, Tokenizer
 from bakeoff.workloads.models import ModelMix
 
@@ -356,6 +359,9 @@ class TrialRunner:
             transport=self._experiment.client.transport,
             format=Format(config.adapter, config.options, config.address),
             division=division_of(under_test.addresses, config.balance),
+            replica_header=replica_header_of(config.replica_header, config.addresses)
+            if config.replica_header
+            else None,
         )
 
     def _described(self, under_test: EngineUnderTest) -> EngineDescription:
@@ -417,22 +423,24 @@ class TrialRunner:
         return msgspec.structs.replace(
             record, verdict=verdict, findings=findings, client_error=error, uncalibrated=why,
             abandoned_requests=sum(request.outcome in _ABANDONED for request in requests),
-            cache_gaps=await self._world.in_thread(self._cache_gaps, record, requests, under_test, traffic),
+            cache_gaps=await self._world.in_thread(self._cache_gaps, record, evidence, under_test, traffic),
             files=await self._world.in_thread(folder.stored_files),
         )  # fmt: skip
 
     def _cache_gaps(
-        self, record: TrialRecord, requests: Sequence[RequestRecord], under_test: EngineUnderTest, traffic: Traffic
+        self, record: TrialRecord, evidence: Evidence, under_test: EngineUnderTest, traffic: Traffic
     ) -> CacheGaps | None:
         """Why the prefix cache hits less than it could; None where prompts share nothing."""
         if not traffic.endless.hit_tokens or record.profiled:
             return None
         workload = self._experiment.workload
         return cache_gaps(
-            requests,
+            evidence.requests,
             record.window,
             traffic.endless,
             prefix_caches_of(under_test.engine, under_test.description),
+            counted_share=prefix_hit_share(readings(evidence.telemetry)).value,
+            replicas=replicas_of(under_test.addresses),
             is_live=workload.history == "live",
             is_salted=bool(workload.options.get("salt")),
         )

@@ -6,22 +6,25 @@ lower share are removed one after the other, in the order of :class:`~bakeoff.re
 cause is defined as the rise of the hit share when it is removed after those before it; what the simulation of the
 engine as it is finds beyond the engine's own count is unexplained.
 
-Prompts are the planned ones. A block of a prompt can be used from the instant at which the request is sent, and what is
-generated from the end of the answer. Hits are whole blocks, and never the last token of a prompt, since engines compute
+Prompts are the planned ones. A cache of limited size admits a request once its prompt has room beside the requests in
+progress; from then on the blocks of its prompt can be used. Its answer takes room as it grows, and can be used from its
+end. Hits are whole blocks, and never the last token of a prompt, since engines compute
 that one.
 """
 
-import heapq
+import enum
+import itertools
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol
 
 import msgspec
 
 from bakeoff.engines.base import PrefixCacheFacts
 from bakeoff.results.metrics.requests import planned_inside
-from bakeoff.results.records import CacheCause, CacheGap, CacheGaps, Outcome, RequestRecord, Window
+from bakeoff.results.records import AssumedRouting, CacheCause, CacheGap, CacheGaps, Outcome, RequestRecord, Window
 from bakeoff.results.run.groups import turn_range
-from bakeoff.workloads.prefixes import EndlessCache, LruCache, Pin
+from bakeoff.workloads.prefixes import NO_BLOCK, EndlessCache, LruCache, Pin
 
 
 class _Setting(msgspec.Struct, frozen=True):
@@ -47,6 +50,17 @@ _REMOVED: dict[CacheCause, str] = {
 }
 """Attribute of each cause, in the order of removal."""
 _IDEAL = _Setting()
+
+
+class _Event(enum.IntEnum):
+    """What happens to a call, in the order within an instant."""
+
+    STARTED = enum.auto()
+    """Its first token arrives."""
+    GENERATED = enum.auto()
+    """Its answer begins a block."""
+    ENDED = enum.auto()
+    SENT = enum.auto()
 
 
 class _Call(msgspec.Struct):
@@ -79,6 +93,8 @@ def cache_gaps(
     prompts: EndlessCache,
     caches: Mapping[str | None, PrefixCacheFacts],
     *,
+    counted_share: float | None = None,
+    replicas: Sequence[str] = (),
     is_live: bool,
     is_salted: bool,
 ) -> CacheGaps | None:
@@ -89,6 +105,8 @@ def cache_gaps(
         window: whose requests count.
         prompts: the blocks of all prompts of the trial.
         caches: what is known of the cache of each address; None for all others.
+        counted_share: share of hits by the engine's own counters, for engines whose answers do not tell.
+        replicas: that a router passes requests on to, if requests do not say to which.
         is_live: whether conversations hold the engine's own answers.
         is_salted: whether each play of a session has words of its own.
     """
@@ -109,22 +127,37 @@ def cache_gaps(
         in_blocks=True,
         in_templates=True,
     )
-    simulation = _Simulation(calls, prompts, size, caches, is_salted=is_salted)
-    hits = simulation.hits(setting)
+    reports = any(calls[n].request.cached_tokens is not None for n in counted)
+
+    def observed(numbers: Sequence[int]) -> float | None:
+        if not reports:
+            return None
+        cached = sum(calls[n].request.cached_tokens or 0 for n in numbers)
+        return cached / sum(calls[n].request.prompt_tokens or calls[n].tokens for n in numbers)
+
+    share = observed(counted) if reports else counted_share
+    routings: Sequence[AssumedRouting | None] = [None]
+    if len(replicas) > 1 and not setting.by_address and share is not None:
+        setting, routings = msgspec.structs.replace(setting, by_address=True), list(AssumedRouting)
+    simulations = {
+        each: _Simulation(_routed(calls, replicas, each), prompts, size, caches, is_salted=is_salted)
+        for each in routings
+    }
+    found = {each: simulation.hits(setting) for each, simulation in simulations.items()}
+    routing = min(found, key=lambda each: abs(sum(found[each][n] for n in counted) / total - (share or 0.0)))
+    simulation, hits = simulations[routing], found[routing]
     steps: dict[CacheCause, tuple[list[int], list[int]]] = {}
     for cause, name in _REMOVED.items():
         if getattr(setting, name) != getattr(_IDEAL, name):
             setting = msgspec.structs.replace(setting, **{name: getattr(_IDEAL, name)})
             steps[cause] = (hits, hits := simulation.hits(setting))
-    reports = any(calls[n].request.cached_tokens is not None for n in counted)
 
     def gap(name: str, numbers: Sequence[int]) -> CacheGap:
         tokens = sum(calls[n].tokens for n in numbers)
-        cached = sum(calls[n].request.cached_tokens or 0 for n in numbers)
         return CacheGap(
             name,
             tokens,
-            cached / sum(calls[n].request.prompt_tokens or calls[n].tokens for n in numbers) if reports else None,
+            observed(numbers),
             sum(hits[n] for n in numbers) / tokens,
             {cause: sum(after[n] - before[n] for n in numbers) / tokens for cause, (before, after) in steps.items()},
         )
@@ -134,8 +167,9 @@ def cache_gaps(
         block_tokens=size,
         capacity_tokens=cache.capacity_tokens,
         is_assumed=cache.block_tokens is None,
-        whole=gap("", counted),
+        whole=msgspec.structs.replace(gap("", counted), observed=share),
         groups=[gap(name, numbers) for parts in groups for name, numbers in parts],
+        assumed_routing=routing,
     )
 
 
@@ -176,27 +210,63 @@ class _Simulation:
         if not setting.is_on:
             return found
         caches: dict[str | None, _Cache] = {}
-        ends: list[tuple[int, int, _Cache, Pin[int] | None]] = []
-        sent: set[tuple[int | None, int]] = set()
-        for number, call in enumerate(self._calls):
-            sent_ns = call.request.sent_ns or call.request.planned_ns
-            while ends and ends[0][0] <= sent_ns:
-                self._end(setting, *heapq.heappop(ends)[1:])
+        seen: set[tuple[int | None, int]] = set()
+        for _, event, number, block in sorted(self._events(setting)):
+            call = self._calls[number]
             address = call.request.address if setting.by_address else None
             cache = caches.get(address)
             if cache is None:
                 facts = self._facts.get(address, self._facts[None])
                 cache = caches[address] = _cache(facts.capacity_tokens if setting.is_limited else None, self._size)
-            blocks = self._blocks(number, setting)
-            cached, pin = cache.use(blocks)
-            prompt = self._named_by(number, setting).block, call.tokens  # equal for equal prompts
-            if setting.in_blocks or prompt not in sent:
-                found[number] = self._hit(number, min(cached * self._size, self._most(call)), setting)
-            else:
-                found[number] = call.tokens - 1
-            sent.add(prompt)
-            heapq.heappush(ends, (call.request.ended_ns, number, cache, pin))
+            match event:
+                case _Event.SENT:
+                    admitted = cache.send(number, self._blocks(number, setting))
+                case _Event.STARTED:
+                    admitted = cache.start(number)
+                case _Event.GENERATED:
+                    admitted = cache.generate(number, block)
+                case _Event.ENDED:
+                    admitted = cache.end(number)
+            for each, cached in admitted:
+                prompt = self._named_by(each, setting).block, self._calls[each].tokens  # equal for equal prompts
+                if setting.in_blocks or prompt not in seen:
+                    found[each] = self._hit(each, min(cached * self._size, self._most(self._calls[each])), setting)
+                else:
+                    found[each] = self._calls[each].tokens - 1
+                seen.add(prompt)
         return found
+
+    def _events(self, setting: _Setting) -> Iterator[tuple[int, _Event, int, int]]:
+        """What happens to the calls: when, what, to which one, and the block that its answer begins.
+
+        An answer grows evenly from its first token to its end.
+        """
+        names = itertools.count(NO_BLOCK - 1, -1)
+        for number, call in enumerate(self._calls):
+            request = call.request
+            ended_ns = request.ended_ns
+            first_ns = request.chunk_ns[0] if request.chunk_ns else ended_ns
+            yield request.sent_ns or request.planned_ns, _Event.SENT, number, NO_BLOCK
+            yield ended_ns, _Event.ENDED, number, NO_BLOCK
+            if not request.chunk_ns and request.outcome is not Outcome.OK:
+                continue
+            yield first_ns, _Event.STARTED, number, NO_BLOCK
+            kept = self._kept(number, setting)
+            blocks = range(call.tokens // self._size, -(-(call.tokens + call.generated) // self._size))
+            for place, block in enumerate(blocks if setting.is_limited else blocks[: len(kept)]):
+                share = max(0, block * self._size - call.tokens) / max(1, call.generated)
+                name = kept[place] if place < len(kept) else next(names)
+                yield first_ns + round(share * (ended_ns - first_ns)), _Event.GENERATED, number, name
+
+    def _kept(self, number: int, setting: _Setting) -> Sequence[int]:
+        """Names of the blocks that an answer fills and its next call uses."""
+        call = self._calls[number]
+        if not setting.keeps_generated or call.after is None or call.request.outcome is not Outcome.OK:
+            return ()
+        if self._calls[call.after].request.shared_tokens < call.tokens - 1:
+            return ()
+        full = slice(call.tokens // self._size, (call.tokens + call.generated) // self._size)
+        return self._blocks(call.after, setting)[full]
 
     def _most(self, call: _Call) -> int:
         """Most tokens of a prompt that can hit, in whole blocks."""
@@ -219,15 +289,6 @@ class _Simulation:
     def _has_ended(before: _Call, call: _Call) -> bool:
         return before.request.ended_ns <= (call.request.sent_ns or call.request.planned_ns)
 
-    def _end(self, setting: _Setting, number: int, cache: "_Cache", pin: Pin[int] | None) -> None:
-        """End a call: its blocks are free, and what it generated is kept for the next one."""
-        cache.free(pin)
-        call = self._calls[number]
-        if setting.keeps_generated and call.after is not None and call.request.outcome is Outcome.OK:
-            after = self._calls[call.after]
-            if after.request.shared_tokens >= call.tokens - 1:
-                cache.keep(self._blocks(call.after, setting)[: (call.tokens + call.generated) // self._size])
-
     def _blocks(self, number: int, setting: _Setting) -> Sequence[int]:
         """Names of the full blocks of a prompt."""
         block = self._named_by(number, setting).block
@@ -239,45 +300,100 @@ class _Simulation:
         return self._calls[number if setting.by_play else self._first_play[number]].request
 
 
-class _Cache:
-    """A cache of limited size."""
+class _Cache(Protocol):
+    """A cache with the calls that use it; each method returns the calls that it admits, with their cached blocks."""
+
+    def send(self, number: int, blocks: Sequence[int]) -> Sequence[tuple[int, int]]:
+        """Send a call."""
+        ...
+
+    def start(self, number: int) -> Sequence[tuple[int, int]]:
+        """Receive the first token of a call's answer."""
+        ...
+
+    def generate(self, number: int, block: int) -> Sequence[tuple[int, int]]:
+        """Begin a block of an answer."""
+        ...
+
+    def end(self, number: int) -> Sequence[tuple[int, int]]:
+        """End a call."""
+        ...
+
+
+class _LimitedCache:
+    """A cache of limited size.
+
+    It admits calls in the order in which they are sent, each once there is room for its prompt beside the calls in
+    progress, and at the latest at the first token of its answer.
+    """
 
     def __init__(self, capacity_tokens: int, block_tokens: int) -> None:
         self._cache: LruCache[int] = LruCache(capacity_tokens, block_tokens)
+        self._waiting: dict[int, Sequence[int]] = {}
+        self._in_use: dict[int, list[Pin[int]]] = {}
 
-    def use(self, blocks: Sequence[int]) -> tuple[int, Pin[int] | None]:
-        """Use the blocks of a prompt; returns how many were cached, and what to give to :meth:`free`."""
-        pin = self._cache.pin(blocks)
-        return pin.hit_tokens // self._cache.block_tokens, pin
+    def send(self, number: int, blocks: Sequence[int]) -> Sequence[tuple[int, int]]:
+        self._waiting[number] = blocks
+        return self._admit()
 
-    def free(self, pin: Pin[int] | None) -> None:
-        """End a use."""
-        if pin is not None:
+    def start(self, number: int) -> Sequence[tuple[int, int]]:
+        return [(number, self._use(number))] if number in self._waiting else []
+
+    def generate(self, number: int, block: int) -> Sequence[tuple[int, int]]:
+        self._in_use[number].append(self._cache.pin([block]))
+        return []
+
+    def end(self, number: int) -> Sequence[tuple[int, int]]:
+        self._waiting.pop(number, None)  # it failed before its first token
+        for pin in reversed(self._in_use.pop(number, ())):
             self._cache.release(pin)
+        return self._admit()
 
-    def keep(self, blocks: Sequence[int]) -> None:
-        """Cache blocks that nothing uses."""
-        self._cache.insert(blocks)
+    def _admit(self) -> list[tuple[int, int]]:
+        admitted: list[tuple[int, int]] = []
+        while self._waiting:
+            number, blocks = next(iter(self._waiting.items()))
+            if self._in_use and not self._cache.has_room(blocks):
+                break
+            admitted.append((number, self._use(number)))
+        return admitted
+
+    def _use(self, number: int) -> int:
+        pin = self._cache.pin(self._waiting.pop(number))
+        self._in_use[number] = [pin]
+        return pin.hit_tokens // self._cache.block_tokens
 
 
-class _UnlimitedCache(_Cache):
-    """A cache that keeps everything, so that the cached blocks of a prompt are found by bisection."""
+class _UnlimitedCache:
+    """A cache that keeps everything, so that the cached blocks of a prompt are found by bisection.
+
+    A block of an answer is cached at its end.
+    """
 
     def __init__(self) -> None:
         self._known: set[int] = set()
+        self._generated: dict[int, list[int]] = {}
 
-    def use(self, blocks: Sequence[int]) -> tuple[int, Pin[int] | None]:
+    def send(self, number: int, blocks: Sequence[int]) -> Sequence[tuple[int, int]]:
         known = self._known
         cached = bisect_left(blocks, True, key=lambda block: block not in known)
         known.update(blocks[cached:])
-        return cached, None
+        return [(number, cached)]
 
-    def keep(self, blocks: Sequence[int]) -> None:
-        self._known.update(blocks)
+    def start(self, number: int) -> Sequence[tuple[int, int]]:  # noqa: ARG002
+        return []
+
+    def generate(self, number: int, block: int) -> Sequence[tuple[int, int]]:
+        self._generated.setdefault(number, []).append(block)
+        return []
+
+    def end(self, number: int) -> Sequence[tuple[int, int]]:
+        self._known.update(self._generated.pop(number, ()))
+        return []
 
 
 def _cache(capacity_tokens: int | None, block_tokens: int) -> _Cache:
-    return _UnlimitedCache() if capacity_tokens is None else _Cache(capacity_tokens, block_tokens)
+    return _UnlimitedCache() if capacity_tokens is None else _LimitedCache(capacity_tokens, block_tokens)
 
 
 def _calls(requests: Sequence[RequestRecord]) -> list[_Call]:
@@ -294,6 +410,22 @@ def _calls(requests: Sequence[RequestRecord]) -> list[_Call]:
             calls[before].after = number
         last[key] = number
     return calls
+
+
+def _routed(calls: Sequence[_Call], replicas: Sequence[str], routing: AssumedRouting | None) -> Sequence[_Call]:
+    """The calls with the replica to which a router would pass each on; as they are without one."""
+    if routing is None:
+        return calls
+    keys = [(call.request.session, call.request.cycle) for call in calls]
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    by_session = routing is AssumedRouting.BY_SESSION
+    chosen = [numbers[key] if by_session else number for number, key in enumerate(keys)]
+    return [
+        msgspec.structs.replace(
+            call, request=msgspec.structs.replace(call.request, address=replicas[number % len(replicas)])
+        )
+        for number, call in zip(chosen, calls, strict=True)
+    ]
 
 
 def _grouped(

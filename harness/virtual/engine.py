@@ -89,7 +89,7 @@ class VirtualEngine(msgspec.Struct, frozen=True, kw_only=True):
     """Block size of a prefix cache, whose hits usage reports; None for no cache. Hits take as much time as misses,
     except in a batch."""
     cache_tokens: int | None = None
-    """Size of that cache; None for no limit."""
+    """Size of that cache, in which requests in progress must have room; None for no limit."""
     kinds: str = ""
     """Kinds of the first tokens of chats, as in :class:`~bakeoff.harness.truth.Schedule`."""
     hidden_tokens: int = 0

@@ -1,5 +1,8 @@
 """The prefix cache of a virtual engine."""
 
+import itertools
+from typing import NamedTuple
+
 import msgspec
 
 from bakeoff.engines.dialects import HttpRequest
@@ -7,8 +10,27 @@ from bakeoff.harness.virtual.tokenizer import word_tokenizer
 from bakeoff.workloads.prefixes import LruCache, Pin, block_hashes
 
 
+class Room(NamedTuple):
+    """Blocks that a request needs.
+
+    Attributes:
+        prompt: names of the full blocks of its prompt.
+        answer: names of the blocks for the tokens after these.
+    """
+
+    prompt: list[bytes]
+    answer: list[bytes]
+
+    @property
+    def names(self) -> list[bytes]:
+        """Names of all of them."""
+        return self.prompt + self.answer
+
+
 class PrefixCache:
-    """Blocks of prompts, each from the time at which its request gets a slot.
+    """Blocks of prompts and answers, each from the time at which its request gets a slot.
+
+    Nothing finds an answer, but it takes its whole room from that time.
 
     Args:
         block_tokens: tokens per cached block.
@@ -17,14 +39,26 @@ class PrefixCache:
 
     def __init__(self, block_tokens: int, capacity_tokens: int | None = None) -> None:
         self._blocks = LruCache[bytes](capacity_tokens, block_tokens)
+        self._answers = itertools.count()
 
-    def use(self, prompt: str) -> Pin[bytes]:
-        """Cache a prompt and keep its blocks until :meth:`release`; says how many leading tokens were cached."""
+    def room(self, prompt: str, answer_tokens: int) -> Room:
+        """What a prompt with an answer of so many tokens needs."""
+        size = self._blocks.block_tokens
         ids = word_tokenizer().encode(prompt)
-        return self._blocks.pin(list(block_hashes(ids, self._blocks.block_tokens)))
+        blocks = list(block_hashes(ids, size))
+        rest = -(-(len(ids) + answer_tokens) // size) - len(blocks)
+        return Room(blocks, [b"answer %d" % number for number in itertools.islice(self._answers, rest)])
+
+    def has(self, room: Room) -> bool:
+        """Whether a request has room beside those that use blocks; alone, it always has."""
+        return not self._blocks.pinned_blocks or self._blocks.has_room(room.names)
+
+    def use(self, room: Room) -> Pin[bytes]:
+        """Use blocks until :meth:`release`; says how many leading tokens were cached."""
+        return self._blocks.pin(room.names)
 
     def release(self, pin: Pin[bytes]) -> None:
-        """Allow to evict the blocks of a prompt."""
+        """Allow to evict the blocks of a request."""
         self._blocks.release(pin)
 
     def empty(self) -> None:

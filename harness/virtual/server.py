@@ -11,7 +11,7 @@ from bakeoff.harness.virtual.answer import HANGS, STATUS, Answer, answer_of, chu
 from bakeoff.harness.virtual.batch import Batch
 from bakeoff.harness.virtual.draws import Batched
 from bakeoff.harness.virtual.engine import Fault, VirtualEngine
-from bakeoff.harness.virtual.prefix_cache import PrefixCache
+from bakeoff.harness.virtual.prefix_cache import PrefixCache, Room
 from bakeoff.harness.virtual.served import Ending, Served
 from bakeoff.harness.virtual.site import Site
 from bakeoff.results.records import Phase, StreamEnd
@@ -36,7 +36,7 @@ class Exchange:
         phase: as sent by the client.
     """
 
-    __slots__ = ("answer", "ended", "log", "phase", "pin", "prompt", "request", "served", "timer", "trial")
+    __slots__ = ("answer", "ended", "log", "phase", "pin", "prompt", "request", "room", "served", "timer", "trial")
 
     def __init__(
         self, request: CompletionRequest, prompt: str, log: StreamLog, ended: Ended, *, trial: str | None, phase: Phase
@@ -49,6 +49,7 @@ class Exchange:
         self.phase = phase
         self.served: Served | None = None
         self.answer: Answer | None = None
+        self.room: Room | None = None
         self.pin: Pin[bytes] | None = None
         self.timer: asyncio.TimerHandle | None = None
 
@@ -123,10 +124,11 @@ class VirtualServer(Server):
         self._live[exchange.log] = exchange
         if fault is not None and fault in STATUS:
             self._refuse(exchange, fault)
-        elif self._free_slots == 0:
-            self._queue.append(exchange)
         else:
-            self._begin(exchange, now_ns)
+            if self._cache:
+                exchange.room = self._cache.room(exchange.prompt, exchange.served.tokens)
+            self._queue.append(exchange)
+            self._begin_queued(now_ns)
         for death in self._deaths:
             if death.is_due(self._requests, len(self._live)):
                 asyncio.get_running_loop().call_soon(self._die, death.exit_status)
@@ -146,6 +148,7 @@ class VirtualServer(Server):
             self._free_slot(exchange, now_ns)
         elif self._engine.aborts and exchange in self._queue:
             self._queue.remove(exchange)
+            self._begin_queued(now_ns)
 
     async def ask(
         self,
@@ -184,14 +187,22 @@ class VirtualServer(Server):
             arrived_ns=now_ns,
         )
 
+    def _begin_queued(self, now_ns: int) -> None:
+        """Begin requests in the order in which they came, as long as there are slots and room in the cache."""
+        while self._queue and self._free_slots != 0:
+            room = self._queue[0].room
+            if self._cache and room and not self._cache.has(room):
+                return
+            self._begin(self._queue.popleft(), now_ns)
+
     def _begin(self, exchange: Exchange, now_ns: int) -> None:
         served = exchange.served
         assert served is not None
         if self._free_slots is not None:
             self._free_slots -= 1
         served.begun_ns = now_ns
-        if self._cache:
-            exchange.pin = self._cache.use(exchange.prompt)
+        if self._cache and exchange.room:
+            exchange.pin = self._cache.use(exchange.room)
             served.cached_tokens = exchange.request.cached_tokens = exchange.pin.hit_tokens
         factor = self._factor * self._site.trial_factor(exchange.trial)
         exchange.answer = answer = answer_of(
@@ -273,13 +284,11 @@ class VirtualServer(Server):
         log.reads.extend(chunks_of(exchange.request, served.chunk_tokens, self._engine))
 
     def _free_slot(self, exchange: Exchange, now_ns: int) -> None:
-        """Free the slot of an exchange, and start the next request in the queue on it."""
+        """Free the slot and the blocks of an exchange, and begin what was waiting for them."""
         self._release(exchange)
-        if self._free_slots is None:
-            return
-        self._free_slots += 1
-        if self._queue:
-            self._begin(self._queue.popleft(), now_ns)
+        if self._free_slots is not None:
+            self._free_slots += 1
+        self._begin_queued(now_ns)
 
     def _release(self, exchange: Exchange) -> None:
         """Stop using cached blocks."""

@@ -311,7 +311,7 @@ def _token_match(cell: Cell, notes: Footnotes) -> Text:
 
 
 def _cache_gaps(run: Run) -> list[str]:
-    return [f"{each.level}, {each.engine}: {gap_text(each.gaps.whole)}" for each in cache_gaps_of(run)]
+    return [f"{each.level}, {each.engine}: {gap_text(each.gaps)}" for each in cache_gaps_of(run)]
 
 
 def _invalid(run: Run) -> list[str]:

@@ -8,7 +8,7 @@ from bakeoff.results.server_view.checks import Fall, fall, tokens_disagree
 from bakeoff.results.server_view.pages import SOURCE, Page, engine_page, pages
 from bakeoff.results.server_view.readings import Readings, readings
 from bakeoff.results.server_view.split import PARTS, Part
-from bakeoff.results.server_view.view import ServerCell, server_cell, server_view
+from bakeoff.results.server_view.view import ServerCell, prefix_hit_share, server_cell, server_view
 
 __all__ = [
     "ENGINE_FIGURES",
@@ -24,6 +24,7 @@ __all__ = [
     "engine_page",
     "fall",
     "pages",
+    "prefix_hit_share",
     "readings",
     "server_cell",
     "server_view",

@@ -92,15 +92,20 @@ def _counters(samples: Readings) -> dict[str, Value]:
     increase = samples.increase
     return {
         "server_preemptions": increase("preemptions_total"),
-        "server_prefix_hit_share": _share(
-            increase("prefix_hits_tokens_total"),
-            increase("prefix_queries_tokens_total"),
-            "no prompt token was looked up",
-        ),
+        "server_prefix_hit_share": prefix_hit_share(samples),
         **_speculation(samples),
         "server_prompt_tokens": increase("prompt_tokens_total"),
         "server_output_tokens": increase("output_tokens_total"),
     }
+
+
+def prefix_hit_share(samples: Readings) -> Value:
+    """Share of the prompt tokens looked up in the prefix cache that were found."""
+    return _share(
+        samples.increase("prefix_hits_tokens_total"),
+        samples.increase("prefix_queries_tokens_total"),
+        "no prompt token was looked up",
+    )
 
 
 def _speculation(samples: Readings) -> dict[str, Value]:

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from bakeoff.engines.addresses import Address, Balance, Role, labels_of, targets_of
+from bakeoff.engines.addresses import Address, Balance, Role, labels_of, replica_header_of, targets_of
 from bakeoff.engines.base import Model, access_to, addresses_of
 from bakeoff.engines.deployment import Container, Deployment
 from bakeoff.engines.errors import BadOption
@@ -53,6 +53,8 @@ def test_labels_are_host_and_port_and_the_rest_only_where_it_tells_two_apart() -
         ({"url": "http://x", "balance": Balance.BY_SESSION}, "balance divides requests among several replicas"),
         ({"urls": [A, ROUTER], "balance": Balance.BY_SESSION}, "balance divides requests among several replicas"),
         ({"balance": Balance.BY_SESSION}, "balance divides requests among several replicas"),
+        ({"urls": [A, B], "replica_header": "x"}, "replica_header names the replica that a router chose"),
+        ({"replica_header": "x"}, "replica_header names the replica that a router chose"),
     ],
 )  # fmt: skip
 def test_combinations_that_make_no_sense_are_told_in_one_line(given: dict[str, Any], complaint: str) -> None:
@@ -61,6 +63,23 @@ def test_combinations_that_make_no_sense_are_told_in_one_line(given: dict[str, A
     assert problem.startswith(complaint)
     assert "pw" not in problem
     assert "\n" not in problem
+
+
+@pytest.mark.parametrize(
+    ("value", "label"),
+    [
+        ("a:1", "a:1"),
+        ("http://a:1/v1", "a:1"),
+        ("c:3, a:1", "a:1"),
+        ("a:7/one/", "http://a:7/one"),
+        ("worker-7", "worker-7"),
+        ("", ""),
+    ],
+)
+def test_a_header_names_a_replica_by_its_address_or_a_name(value: str, label: str) -> None:
+    header = replica_header_of("X-Replica", [ROUTER, A, Address("http://a:7/one"), Address("http://a:7/two")])
+    assert header.name == "x-replica"
+    assert header.replica(value) == label
 
 
 def test_they_are_read_from_plain_data() -> None:

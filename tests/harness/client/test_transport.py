@@ -10,6 +10,7 @@ import pytest
 import trustme
 
 from bakeoff.engines import pick_port
+from bakeoff.engines.addresses import ReplicaHeader
 from bakeoff.engines.dialects import HttpRequest, ReferenceDialect, SseParser
 from bakeoff.harness.client import HttpTransport, StreamLog, Transport
 from bakeoff.harness.client import pool as pool_module
@@ -130,6 +131,18 @@ def test_only_a_request_that_opens_its_connection_has_dialled(kind: Callable[[st
     assert None not in stamps
     assert stamps == sorted(stamp for stamp in stamps if stamp is not None)
     assert (second.dial_start_ns, second.dial_end_ns) == (None, None)
+
+
+@pytest.mark.parametrize("kind", [HttpTransport, AiohttpTransport])
+def test_the_replica_that_answered_is_logged(kind: Callable[..., Transport]):
+    answer = b"HTTP/1.1 200 OK\r\nX-Replica: 10.0.0.7:80\r\ncontent-length: 4\r\n\r\nbody"
+
+    def address(name: str) -> str | None:
+        header = ReplicaHeader(name, {"10.0.0.7:80": "seven"})
+        (log,) = exchange(answering(answer), kind=lambda url: kind(url, replica_header=header))
+        return log.address
+
+    assert (address("x-replica"), address("x-other")) == ("seven", None)
 
 
 def test_the_request_reaches_the_server_byte_for_byte():

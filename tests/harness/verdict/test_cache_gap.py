@@ -8,7 +8,7 @@ import pytest
 
 from bakeoff.engines.base import PrefixCacheFacts
 from bakeoff.harness.verdict.cache_gap import cache_gaps
-from bakeoff.results.records import CacheCause, CacheGaps, Outcome, Phase, RequestRecord, Window
+from bakeoff.results.records import AssumedRouting, CacheCause, CacheGaps, Outcome, Phase, RequestRecord, Window
 from bakeoff.workloads.prefixes import EndlessCache
 
 S = 1_000_000_000
@@ -42,9 +42,20 @@ class Trial:
         self.requests.append(RequestRecord(**{**values, **fields}))
         self._last[key] = list(ids)
 
-    def gaps(self, facts: PrefixCacheFacts = ON, *, is_live: bool = False, is_salted: bool = False) -> CacheGaps:
+    def gaps(
+        self,
+        facts: PrefixCacheFacts = ON,
+        *,
+        is_live: bool = False,
+        is_salted: bool = False,
+        counted_share: float | None = None,
+        replicas: Sequence[str] = (),
+    ) -> CacheGaps:
         window = Window(0, 10**18)
-        found = cache_gaps(self.requests, window, self.prompts, {None: facts}, is_live=is_live, is_salted=is_salted)
+        found = cache_gaps(
+            self.requests, window, self.prompts, {None: facts}, is_live=is_live, is_salted=is_salted,
+            counted_share=counted_share, replicas=replicas,
+        )  # fmt: skip
         assert found is not None
         return found
 
@@ -92,9 +103,31 @@ def test_a_small_cache_evicts_what_was_used_least_recently():
     trial = Trial()
     for _ in range(2):
         for session in range(3):
-            trial.send(f"s{session}", ids(160, session + 1), 0)
+            trial.send(f"s{session}", ids(160, session + 1), 0, output=0)
     assert tokens(trial.gaps(PrefixCacheFacts(True, 16, 320)))[CacheCause.EVICTION] == 3 * 144
     assert tokens(trial.gaps(PrefixCacheFacts(True, 16, 480)))[CacheCause.EVICTION] == 0
+
+
+def test_answers_take_room():
+    def evicted(output: int) -> int:
+        trial = Trial()
+        for _ in range(2):
+            trial.send("s", ids(160, 1), 0, output=output)
+            trial.send("t", ids(160, 2), 0, output=output)
+        return tokens(trial.gaps(PrefixCacheFacts(True, 16, 400)))[CacheCause.EVICTION]
+
+    # 25 blocks: each time, an answer of 4 blocks evicts answers only, and one of 8 also 3 of the other prompt's 10
+    # blocks, of which the last would not count
+    assert (evicted(64), evicted(128)) == (0, 2 * 32)
+
+
+def test_a_request_waits_for_room_and_finds_what_is_cached_by_then():
+    trial = Trial()
+    trial.send("s", ids(160, 1), 0, output=0)
+    trial.send("t", ids(320, 2), 0, output=80, chunk_ns=[3 * S], ended_ns=6 * S)
+    trial.send("s", ids(160, 1), 0, output=0, chunk_ns=[7 * S], ended_ns=8 * S)
+    # when it is sent, 3 of its blocks are left; the answer in progress takes them before there is room
+    assert tokens(trial.gaps(PrefixCacheFacts(True, 16, 400)))[CacheCause.EVICTION] == 144
 
 
 def test_other_addresses_have_other_caches():
@@ -105,6 +138,31 @@ def test_other_addresses_have_other_caches():
     gaps = trial.gaps()
     assert tokens(gaps)[CacheCause.ROUTING] == 160 + 320 - 160
     assert [group.name for group in gaps.groups if group.name in "ab"] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("cached", "routing", "lost"),
+    [([0, 160, 320], AssumedRouting.BY_SESSION, 0), ([0, 0, 160], AssumedRouting.IN_TURN, 320)],
+)
+def test_behind_a_router_the_hits_tell_how_it_divides_calls(cached: list[int], routing: AssumedRouting, lost: int):
+    trial = Trial()
+    for number, hit in enumerate(cached):
+        trial.send("s", ids(160 * (number + 1)), hit)
+    gaps = trial.gaps(replicas=["a", "b"])
+    assert gaps.assumed_routing is routing
+    assert tokens(gaps)[CacheCause.ROUTING] == lost
+    assert gaps.whole.unexplained == pytest.approx(0)
+    assert trial.gaps(replicas=["a"]).assumed_routing is None
+
+
+def test_the_share_of_a_metrics_page_stands_in_for_that_of_answers():
+    trial = Trial()
+    for number in range(2):
+        trial.send("s", ids(160 * (number + 1)))
+    gaps = trial.gaps(counted_share=1 / 3)
+    assert gaps.whole.observed == 1 / 3
+    assert gaps.whole.unexplained == pytest.approx(0)
+    assert [group.observed for group in gaps.groups] == [None, None]
 
 
 def test_salts_hide_the_plays_of_a_session_from_each_other():
@@ -198,7 +256,8 @@ def naive_hits(trial: Trial, capacity: int | None) -> int:
             count += 1
         hits += min(count, ((request.prompt_tokens or 0) - 1) // 16) * 16
         if capacity is not None:
-            blocks = blocks[: capacity // 16]
+            new = -(-((request.prompt_tokens or 0) + (request.output_tokens or 0)) // 16) - len(blocks)
+            blocks = [*blocks, *(-(100 * request.index + block) - 2 for block in range(new))][: capacity // 16]
         for block in reversed(blocks):
             if block in cache:
                 cache.remove(block)
