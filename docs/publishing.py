@@ -7,13 +7,17 @@ megabytes, and raw streams take hundreds; neither is published.
 
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
 from bakeoff import results
 from bakeoff.results.report.markdown import markdown_table
+from bakeoff.results.report.search_lines import answer, searches_of
+from bakeoff.results.run.cache import CellGap, cache_gaps_of
 from bakeoff.results.text.attribution import bottleneck_sentence
+from bakeoff.results.text.cache import cache_text, gap_text
 from bakeoff.results.text.format import machine_text, moment_text
 
 _REQUEST_COLUMNS = [
@@ -53,13 +57,42 @@ def page(run: results.Run, command: str) -> str:
         f"{machine_text(manifest)}; {moment_text(manifest.created_utc)}; bakeoff {manifest.bakeoff_version}, commit "
         f"`{manifest.git_commit}`; {len(run.finished)} of {len(manifest.trials)} trials. Centre and 95 % interval over "
         "the valid trials; the repeats are interleaved.\n\n"
+        f"{''.join(_answers(run))}"
         f"<!-- results: {manifest.name} -->\n{markdown_table(run)}<!-- end of results -->\n\n"
         f"| engine | version | started as |\n|---|---|---|\n{_short(rows)}\n"
+        + "".join(_cache_gaps(run))
         + "".join(f"- {note}\n" for note in run.declared)
         + "".join(f"- {one.record.load.label}: {bottleneck_sentence(one)}.\n" for one in run.attributions)
         + f"\nData: [summary.json](summary.json), [trials.csv](trials.csv), [requests.csv](requests.csv). Again with "
         f"the whole page, on your machine: `{command}` with [experiment.toml](experiment.toml).\n"
     )
+
+
+def _answers(run: results.Run) -> Iterator[str]:
+    """The answers of a search; nothing for another run."""
+    if run.search is None:
+        return
+    config = run.search.config
+    yield f"| tier | objectives | engine | highest {config.over.value} | trials |\n|---|---|---|---|---|\n"
+    for tier, objectives in config.objectives.items():
+        bounds = ", ".join(f"`{objective.text}`" for objective in objectives)
+        for search in searches_of(run.search, tier):
+            yield f"| {tier} | {bounds} | {search.engine} | {answer(config.over, search)} | {len(search.attempts)} |\n"
+    yield "\n"
+
+
+def _cache_gaps(run: results.Run) -> Iterator[str]:
+    """The cache gap of each engine at the load with the most prompt tokens."""
+    largest: dict[str, CellGap] = {}
+    for each in sorted(cache_gaps_of(run), key=lambda each: each.gaps.whole.prompt_tokens):
+        largest[each.engine] = each
+    if largest:
+        yield "Prefix cache, at the load with the most prompt tokens:\n\n"
+        yield from (
+            f"- {each.engine}, {each.level}: {gap_text(each.gaps)}. Simulated: {cache_text(each.gaps)}.\n"
+            for each in largest.values()
+        )
+        yield "\n"
 
 
 def into_readme(readme: Path, run: results.Run) -> None:

@@ -9,7 +9,15 @@ from typing import Any
 import msgspec
 
 from bakeoff.engines.deployment import header_problem
-from bakeoff.engines.dialects import REQUEST_ID, SESSION_ID, CarriesFields, Dialect, EventReader, HttpRequest
+from bakeoff.engines.dialects import (
+    REQUEST_ID,
+    SESSION_ID,
+    CarriesFields,
+    Dialect,
+    EventReader,
+    HttpRequest,
+    TakesTokenIds,
+)
 from bakeoff.engines.dialects.failures import clip
 from bakeoff.engines.dialects.fields import Carriers, Sampled
 from bakeoff.engines.dialects.openai import OpenAiDialect, passages_request
@@ -175,6 +183,7 @@ class ShapedDialect:
         self.shape = shape.canonical()
         self.name, self.exact_length = dialect.name, dialect.exact_length
         self.ends_by_closing, self.takes_messages = dialect.ends_by_closing, dialect.takes_messages
+        self.takes_token_ids = isinstance(dialect, TakesTokenIds) and dialect.takes_token_ids
         headers = _IDS | {name.lower(): value for name, value in shape.headers.items()}
         self._headers = {name: value for name, value in headers.items() if value}
 

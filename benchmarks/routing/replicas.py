@@ -39,6 +39,7 @@ class Cache(Enum):
     """Sessions stay at their replica."""
 
 
+REPLICA_HEADER = "x-replica"
 NGINX = """
 daemon off;
 master_process off;
@@ -67,6 +68,7 @@ http {{
             proxy_set_header Connection "";
             proxy_buffering off;
             proxy_next_upstream off;
+            add_header {header} $upstream_addr always;
         }}
     }}
 }}
@@ -117,11 +119,13 @@ def nginx(policy: str = "", weights: Sequence[int] = (1,) * REPLICAS) -> Route:
             f"server 127.0.0.1:{replica} weight={weight};" for replica, weight in zip(ports, weights, strict=True)
         )
         config = folder / "nginx.conf"
-        config.write_text(NGINX.format(folder=folder, policy=policy, servers=servers, port=port), encoding="utf-8")
+        text = NGINX.format(folder=folder, policy=policy, servers=servers, port=port, header=REPLICA_HEADER)
+        config.write_text(text, encoding="utf-8")
         with subprocess.Popen(["nginx", "-p", folder, "-e", "stderr", "-c", config]) as process:
             try:
                 wait_for(port, process)
-                yield f'urls = [{{ url = "http://127.0.0.1:{port}", role = "router" }}, {urls(ports)}]'
+                router = f'{{ url = "http://127.0.0.1:{port}", role = "router" }}'
+                yield f'replica_header = "{REPLICA_HEADER}"\nurls = [{router}, {urls(ports)}]'
             finally:
                 process.terminate()
 
@@ -160,10 +164,10 @@ POLICIES: dict[str, Policy] = {
     "least-in-flight": own("least-in-flight", Cache.ALL, Plant(IMBALANCE, SLOW_REPLICA)),
     "by-session": own("by-session", Cache.ITS_OWN),
     "prefix-aware": own("prefix-aware", Cache.ITS_OWN),
-    "nginx, round robin": Policy(nginx(), Cache.ALL, (SMALL_ONE,), SCATTERED),
-    "nginx, weights 2, 1, 1": Policy(nginx(weights=(2, 1, 1)), Cache.ALL, (Plant(IMBALANCE, 1),), SCATTERED),
+    "nginx, round robin": Policy(nginx(), Cache.ALL, (SLOW_ONE, SMALL_ONE), SCATTERED),
+    "nginx, weights 2, 1, 1": Policy(nginx(weights=(2, 1, 1)), Cache.ALL, (SLOW_ONE, Plant(IMBALANCE, 1)), SCATTERED),
     "nginx, hash of X-Session-ID": Policy(
-        nginx("hash $http_x_session_id consistent;"), Cache.ITS_OWN, (SMALL_ONE,), KEPT
+        nginx("hash $http_x_session_id consistent;"), Cache.ITS_OWN, (SLOW_ONE, SMALL_ONE), KEPT
     ),
 }
 

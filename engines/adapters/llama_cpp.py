@@ -164,7 +164,7 @@ class LlamaCppEngine(GgufEngine):
         options: LlamaCppOptions = setup.options
         cache_prompt = setup.spec.enable_prefix_caching if options.cache_prompt is None else options.cache_prompt
         if options.api == "native":
-            return LlamaCppNativeDialect(cache_prompt=cache_prompt)
+            return LlamaCppNativeDialect(cache_prompt=cache_prompt, token_ids=True)
         return LlamaCppDialect(cache_prompt=cache_prompt, token_ids=options.token_ids)
 
     @classmethod

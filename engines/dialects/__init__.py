@@ -16,7 +16,7 @@ from bakeoff.engines.dialects.base import (
     Usage,
     holds_to_schema,
 )
-from bakeoff.engines.dialects.fields import CarriesFields
+from bakeoff.engines.dialects.fields import CarriesFields, TakesTokenIds
 from bakeoff.engines.dialects.llama_cpp import LlamaCppDialect, LlamaCppNativeDialect, LlamaCppPythonDialect
 from bakeoff.engines.dialects.openai import OpenAiDialect
 from bakeoff.engines.dialects.openai_service import OpenAiServiceDialect
@@ -53,6 +53,7 @@ __all__ = [
     "SglangNativeDialect",
     "SseParser",
     "StreamFault",
+    "TakesTokenIds",
     "TensorRtLlmDialect",
     "TgiDialect",
     "TgiNativeDialect",

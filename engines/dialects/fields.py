@@ -20,6 +20,16 @@ class CarriesFields(Protocol):
         ...
 
 
+@runtime_checkable
+class TakesTokenIds(Protocol):
+    """A dialect whose completions may take and give token ids."""
+
+    @property
+    def takes_token_ids(self) -> bool:
+        """Whether ``prompt`` may be a list of token ids, and answers have the ids of their tokens."""
+        ...
+
+
 def at(path: str) -> Carrier:
     """Carrier of a field by its path, with dots for nesting."""
     *outer, name = path.split(".")

@@ -40,7 +40,7 @@ class LlamaCppDialect(OpenAiDialect):
     def __init__(self, *, cache_prompt: bool | None = None, token_ids: bool = False) -> None:
         super().__init__()
         self._cache_prompt = cache_prompt
-        self._token_ids = token_ids
+        self.takes_token_ids = token_ids
 
     def request(self, turn: Turn, model: str, *, logprobs: bool = False) -> HttpRequest:
         """A streamed, greedy request on a connection of its own."""
@@ -50,7 +50,7 @@ class LlamaCppDialect(OpenAiDialect):
         """Greedy decoding of exactly ``output_tokens`` tokens; under a JSON schema, of at most that many."""
         forced = {} if turn.ends_by_itself else {"ignore_eos": True}
         fields = {**super().sampling(turn), **forced, **self.neutral, **self.caching()}
-        return fields | (_VERBOSE if self._token_ids and turn.messages is None else {})
+        return fields | (_VERBOSE if self.takes_token_ids and turn.messages is None else {})
 
     def carriers(self, turn: Turn) -> Carriers:
         """Those of the OpenAI format, on every route; the repetition penalty has another name."""

@@ -78,6 +78,8 @@ class _CountReader:
 class SglangNativeDialect(SglangDialect):
     """``/generate`` with token ids in every event; chats use the OpenAI route."""
 
+    takes_token_ids = False  # it has another field for them
+
     name = "sglang-native"
 
     def request(self, turn: Turn, model: str, *, logprobs: bool = False) -> HttpRequest:

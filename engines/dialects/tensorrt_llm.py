@@ -30,7 +30,7 @@ class TensorRtLlmDialect(OpenAiDialect):
 
     def __init__(self, *, token_ids: bool = False) -> None:
         super().__init__()
-        self._token_ids = token_ids
+        self.takes_token_ids = token_ids
 
     def sampling(self, turn: Turn) -> dict[str, Any]:
         """Greedy decoding of exactly ``output_tokens`` tokens; under a schema, of at most that many.
@@ -38,7 +38,7 @@ class TensorRtLlmDialect(OpenAiDialect):
         Greedy is requested by temperature and by ``top_k``, because either may be the one that a backend reads.
         """
         forced = {"ignore_eos": True, "min_tokens": turn.output_tokens} if not turn.ends_by_itself else {}
-        as_ids = {"detokenize": False} if self._token_ids and turn.messages is None else {}
+        as_ids = {"detokenize": False} if self.takes_token_ids and turn.messages is None else {}
         return {**super().sampling(turn), **forced, "top_k": 1, **as_ids}
 
     def carriers(self, turn: Turn) -> Carriers:

@@ -26,6 +26,7 @@ class VllmDialect(OpenAiDialect):
 
     name = "vllm"
     exact_length = True
+    takes_token_ids = True
     reasoning_field: ClassVar[str | None] = "reasoning"
     neutral: ClassVar[dict[str, Any]] = {"repetition_penalty": 1.0}
     """Parameters that a model's generation config could change, unless the server was started to ignore it."""

@@ -153,7 +153,7 @@ def bench(
     arrival: str = "poisson",
     concurrency: Numbers | None = None,
     rules: str = "steady",
-    history: Literal["recorded", "live"] = "recorded",
+    history: Literal["recorded", "live", "live-ids"] = "recorded",
     duration: float | None = None,
     ramp: float = 5.0,
     repeats: int = 1,
@@ -209,7 +209,8 @@ def bench(
     rules
         Rules of play of sessions: a name from bakeoff workloads rules, or the path of a file that ends in .toml.
     history
-        Which answers later calls of a conversation hold: the workload's own, or those that the server gave.
+        Which answers later calls of a conversation hold: the workload's own, or those that the server gave, as text
+        (live) or as token ids (live-ids).
     duration
         Seconds of the measured window. Default: 30, or what the rules say.
     ramp

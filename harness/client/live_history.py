@@ -1,20 +1,40 @@
 """Live history: a call of a conversation holds the answers that the server gave to the calls before it.
 
 A plan is encoded before the load, so that its bodies hold a mark where an answer of the load belongs. The client puts
-the answer's text into the place of the mark when the answer has ended; a call that failed leaves the recorded answer.
+the answer's text, or its token ids, into the place of the mark when the answer has ended; a call that failed leaves the
+recorded answer.
 """
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
 
 import msgspec
 
-from bakeoff.engines.dialects import Dialect, TokenKind
+from bakeoff.engines.dialects import Dialect, HttpRequest, TokenKind
 from bakeoff.harness.client.decode import Reads, read_stream
-from bakeoff.workloads import Turn
+from bakeoff.harness.client.rendering import written_out
+from bakeoff.workloads import Tokenizer, Turn
+from bakeoff.workloads.prompts import rendered
 
-AnswerOf = Callable[[Reads], str]
-"""The text of an answer; empty if it has none."""
+AnswerOf = Callable[[Reads, bool], str]
+"""The text of an answer, or its token ids with commas; empty if it has none."""
+
+
+class History(StrEnum):
+    """Which answers later calls of a conversation hold."""
+
+    RECORDED = "recorded"
+    """The workload's own."""
+    LIVE = "live"
+    """Those that the engine gave, as text."""
+    LIVE_IDS = "live-ids"
+    """Those that the engine gave, as token ids; the client writes the prompts with the model's tokenizer."""
+
+    @property
+    def is_live(self) -> bool:
+        """Whether calls hold the engine's own answers."""
+        return self is not History.RECORDED
 
 
 class MarkedTurn(msgspec.Struct, frozen=True):
@@ -70,23 +90,64 @@ def _mark(nonce: str, number: int) -> str:
     return f"[answer-{nonce}-{number}]"
 
 
-def filled(body: bytes, nonce: str, answers: Mapping[int, str]) -> bytes:
+def filled(body: bytes, nonce: str, answers: Mapping[int, str], *, as_ids: bool = False) -> bytes:
     """A JSON body with answers in the places of their marks.
+
+    An answer's last token is left out if the prompt goes on with it: a model that ends its answer itself has written
+    the template's end of the turn.
 
     Args:
         body: as encoded.
         nonce: of the marks.
-        answers: text by the position of its turn.
+        answers: text, or token ids with commas, by the position of its turn.
+        as_ids: whether the prompt consists of token ids.
     """
-    marks = re.compile(rb"\[answer-" + nonce.encode() + rb"-(\d+)\]")
-    return marks.sub(lambda mark: msgspec.json.encode(answers[int(mark[1])])[1:-1], body)
+    if not as_ids:
+        marks = re.compile(rb"\[answer-" + nonce.encode() + rb"-(\d+)\]")
+        return marks.sub(lambda mark: msgspec.json.encode(answers[int(mark[1])])[1:-1], body)
+
+    def ids(mark: re.Match[bytes]) -> bytes:
+        answer, following = answers[int(mark[1])].split(","), mark[2].decode()
+        if answer[-1] == following:
+            answer.pop()
+        return ",".join([*filter(None, answer), following]).encode()
+
+    marks = re.compile(rb'"\[answer-' + nonce.encode() + rb'-(\d+)\]",(\d+)')
+    return marks.sub(ids, body)
+
+
+def asking_ids(turn: Turn, nonce: str, tokenizer: Tokenizer, ask: Callable[[Turn], HttpRequest]) -> HttpRequest:
+    """The request of a marked chat as a completion whose prompt is a list of token ids and marks.
+
+    What comes between two answers is encoded on its own, so that each prompt begins with the tokens of the one before.
+
+    Args:
+        turn: the chat.
+        nonce: of its marks.
+        tokenizer: the model's.
+        ask: encodes a completion.
+    """
+    pieces: list[int | str] = []
+    for piece in re.split(rf"(\[answer-{nonce}-\d+\])", rendered(turn, tokenizer)):
+        pieces += [piece] if piece.startswith(f"[answer-{nonce}-") else tokenizer.encode(piece)
+    place = f"[prompt-{nonce}]"
+    request = ask(msgspec.structs.replace(written_out(turn, tokenizer), prompt=place))
+    body = request.body.replace(msgspec.json.encode(place), msgspec.json.encode(pieces))
+    return msgspec.structs.replace(request, body=body)
+
+
+def ids_text(text: str, tokenizer: Tokenizer) -> str:
+    """Token ids of a text, with commas."""
+    return ",".join(map(str, tokenizer.encode(text)))
 
 
 def reader_of(dialect: Dialect) -> AnswerOf:
-    """Reads the visible text of answers in a dialect."""
+    """Reads the visible text of answers in a dialect, or all their token ids."""
 
-    def text(reads: Reads) -> str:
+    def answer(reads: Reads, as_ids: bool) -> str:
         deltas = read_stream(reads, dialect).deltas
+        if as_ids:
+            return ",".join(str(token) for _, delta in deltas for token in delta.token_ids or ())
         return "".join(delta.text for _, delta in deltas if delta.kind is TokenKind.TEXT)
 
-    return text
+    return answer

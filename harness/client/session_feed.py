@@ -69,7 +69,9 @@ class PreparedSession:
             if number not in self._prepared and number not in self._taken:
                 body, held = self._bodies.build(number), self.wire.turns[number].held
                 if held:
-                    body = filled(body, self.wire.nonce, {turn: self._answer(turn) for turn in held})
+                    body = filled(
+                        body, self.wire.nonce, {turn: self._answer(turn) for turn in held}, as_ids=self.wire.as_ids
+                    )
                 request = self.wire.request(number, body)
                 self._prepared[number] = self._transport.prepare(request, self.wire.conversation(number))
 
@@ -82,10 +84,10 @@ class PreparedSession:
         self._ended[number] = answer
 
     def _answer(self, number: int) -> str:
-        """The text of a turn's answer; the recorded one if it has none."""
+        """A turn's answer; the recorded one if it has none."""
         if (reads := self._ended.pop(number, None)) is not None:
             assert self._answer_of is not None
-            self._answers[number] = self._answer_of(reads)
+            self._answers[number] = self._answer_of(reads, self.wire.as_ids)
         return self._answers.get(number) or self.wire.turns[number].answer
 
     def take(self, number: int) -> Any:  # noqa: ANN401  (opaque to all but the transport)

@@ -5,6 +5,7 @@ the length of the plan.
 """
 
 import contextlib
+import functools
 import itertools
 import secrets
 import zlib
@@ -15,7 +16,7 @@ import msgspec
 
 from bakeoff.engines.dialects import REQUEST_ID, SESSION_ID, Dialect, HttpRequest
 from bakeoff.harness.client.bodies import Body, shared_bodies
-from bakeoff.harness.client.live_history import MarkedTurn, marked
+from bakeoff.harness.client.live_history import History, MarkedTurn, asking_ids, ids_text, marked
 from bakeoff.harness.client.orders import Pool
 from bakeoff.harness.client.rendering import asking
 from bakeoff.harness.host.threads import check_cancelled
@@ -69,6 +70,7 @@ class WireSession(msgspec.Struct, frozen=True, array_like=True):
         nonce: makes the ids of its requests unique.
         play: see :attr:`~bakeoff.workloads.plan.PlannedSession.play`.
         model: its own model, if the workload mixes several.
+        as_ids: whether its prompts are token ids.
     """
 
     index: int
@@ -79,6 +81,7 @@ class WireSession(msgspec.Struct, frozen=True, array_like=True):
     nonce: str = ""
     play: str = ""
     model: str | None = None
+    as_ids: bool = False
 
     def request(self, number: int, body: bytes) -> HttpRequest:
         """The request of a turn, with ids in its headers; each repetition of the session is another conversation.
@@ -121,7 +124,7 @@ def wire_sessions(
     tokenizer: Tokenizer | None = None,
     logprobs: Callable[[int], bool] | None = None,
     models: ModelMix | None = None,
-    is_live: bool = False,
+    history: History = History.RECORDED,
     nonce: str | None = None,
 ) -> Iterator[WireSession]:
     """Encode a plan in one engine's dialect.
@@ -134,19 +137,27 @@ def wire_sessions(
         tokenizer: the model's; renders chats for an engine that takes only text.
         logprobs: whether the request at a position in this plan, from 0, asks for log-probabilities; None for none.
         models: chooses the model of each session; None for ``model``.
-        is_live: whether conversations hold the answers of this load instead of the recorded ones.
+        history: whether conversations hold the answers of this load instead of the recorded ones; as token ids, they
+            need the tokenizer.
         nonce: makes ids unique among all plans whose indices may be equal; None for a new one.
     """
     index, ask, nonce = first_index, asking(dialect, tokenizer), nonce or new_nonce()
+    as_ids = tokenizer if history is History.LIVE_IDS else None
     for planned in sessions:
         chosen = models.of(planned.session.id) if models else None
         links = Links.of(planned.session.turns)
         of_session = planned.session.turns
-        lived = marked(of_session, nonce) if is_live else [MarkedTurn(turn) for turn in of_session]
-        requests = [
-            ask(entry.turn, chosen or model, logprobs=logprobs is not None and logprobs(index - first_index + number))
-            for number, entry in enumerate(lived)
-        ]
+        lived = marked(of_session, nonce) if history.is_live else [MarkedTurn(turn) for turn in of_session]
+        requests: list[HttpRequest] = []
+        for number, entry in enumerate(lived):
+            asked = functools.partial(
+                ask, model=chosen or model, logprobs=logprobs is not None and logprobs(index - first_index + number)
+            )
+            if as_ids is not None:
+                requests.append(asking_ids(entry.turn, nonce, as_ids, asked))
+                lived[number] = msgspec.structs.replace(entry, answer=ids_text(entry.answer, as_ids))
+            else:
+                requests.append(asked(entry.turn))
         bodies = shared_bodies([request.body for request in requests], [turn.agent for turn in planned.session.turns])
         turns = tuple(
             WireTurn(
@@ -164,14 +175,15 @@ def wire_sessions(
                 tuple(round(lag_s * NS_PER_S) for lag_s in turn.lags_s),
                 turn.agent,
                 lived[number].held,
-                lived[number].answer if is_live else "",
+                lived[number].answer if history.is_live else "",
                 planned.places[number] if planned.places else None,
             )
             for number, turn in enumerate(planned.session.turns)
         )
         offset_ns = None if planned.offset_s is None else round(planned.offset_s * NS_PER_S)
         yield WireSession(
-            index, planned.session.id, offset_ns, turns, nonce=nonce, play=planned.play, model=chosen
+            index, planned.session.id, offset_ns, turns, nonce=nonce, play=planned.play, model=chosen,
+            as_ids=as_ids is not None,
         )  # fmt: skip
         index += len(turns)
 

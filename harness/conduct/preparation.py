@@ -78,8 +78,7 @@ async def prepared(
     _refuse_unread_pages(experiment, engines)
     with traffic_planner(experiment, tokenizer, redraw=redraw) as planner:
         sample = [turn for session in planner.warm_up_sessions("demands") for turn in session.session.turns]
-        is_live = experiment.workload.history == "live"
-        refuse_unmet(engines, sample, experiment.workload.name, tokenizer, is_live=is_live)
+        refuse_unmet(engines, sample, experiment.workload.name, tokenizer, experiment.workload.history)
         this_machine = machine(run.read_manifest().environment)
         yield Preparation(experiment, model, tokenizer, engines, planner, this_machine, world)
 

@@ -345,7 +345,7 @@ class TrialRunner:
         return wire_sessions(
             sessions, dialect, model, first_index=first, tokenizer=self._tokenizer, logprobs=logprobs,
             models=ModelMix(shares, str(self._experiment.seed)) if shares else None,
-            is_live=self._experiment.workload.history == "live", nonce=self._nonce,
+            history=self._experiment.workload.history, nonce=self._nonce,
         )  # fmt: skip
 
     def _order(self, under_test: EngineUnderTest, share: Share, phase: Phase) -> LoadOrder:
@@ -441,7 +441,7 @@ class TrialRunner:
             prefix_caches_of(under_test.engine, under_test.description),
             counted_share=prefix_hit_share(readings(evidence.telemetry)).value,
             replicas=replicas_of(under_test.addresses),
-            is_live=workload.history == "live",
+            is_live=workload.history.is_live,
             is_salted=bool(workload.options.get("salt")),
         )
 

@@ -5,13 +5,14 @@ import tomllib
 from collections.abc import Iterator
 from os import PathLike
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 
 from bakeoff.engines import Deployment, EngineSpec, check, records_requests
 from bakeoff.engines.request_shape import RequestShape
 from bakeoff.engines.secrets import MASK
+from bakeoff.harness.client.live_history import History
 from bakeoff.harness.errors import BadExperiment
 from bakeoff.harness.host.machine_state import MAX_FOREIGN_SHARE
 from bakeoff.harness.rules.rule_set import STEADY, Rules, Start, rules_named, with_rules
@@ -77,9 +78,9 @@ class WorkloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
     """The workload's own options."""
     models: list[ModelShare] = []
     """Models, or adapters such as LoRA, that the sessions are sent to by their weights. Default: the engine's one."""
-    history: Literal["recorded", "live"] = "recorded"
-    """Which answers later calls of a conversation hold: the workload's own, or those that the engine gave (``live``,
-    chats only)."""
+    history: History = History.RECORDED
+    """Which answers later calls of a conversation hold: the workload's own, or those that the engine gave, as text
+    (``live``) or as token ids (``live-ids``); chats only."""
 
 
 class TrialConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -7,8 +7,9 @@ tables state this.
 from collections.abc import Mapping, Sequence
 
 from bakeoff.engines import Engine
-from bakeoff.engines.dialects import holds_to_schema
+from bakeoff.engines.dialects import TakesTokenIds, holds_to_schema
 from bakeoff.engines.errors import BadOption
+from bakeoff.harness.client.live_history import History
 from bakeoff.harness.client.rendering import asking
 from bakeoff.harness.errors import BadExperiment
 from bakeoff.workloads import Tokenizer, Turn
@@ -19,8 +20,7 @@ def refuse_unmet(
     turns: Sequence[Turn],
     workload: str,
     tokenizer: Tokenizer | None = None,
-    *,
-    is_live: bool = False,
+    history: History = History.RECORDED,
 ) -> None:
     """Refuse an engine that lacks a feature which the workload needs.
 
@@ -29,20 +29,32 @@ def refuse_unmet(
         turns: a sample of the workload.
         workload: its name.
         tokenizer: the model's; renders chats for engines that take only text.
-        is_live: whether conversations hold the engine's own answers.
+        history: which answers later calls of a conversation hold.
 
     Raises:
         BadExperiment: an engine's API has no field for a setting of ``[request]``.
-        BadExperiment: conversations are to hold the engine's own answers, and are no chats.
+        BadExperiment: conversations are to hold the engine's own answers, and are no chats; or they are to hold their
+            token ids, and the tokenizer is not the model's or an engine takes or gives none.
         BadExperiment: answers must follow a JSON schema, and an engine's API has no such parameter.
     """
-    if is_live and any(turn.messages is None for turn in turns):
+    if history.is_live and any(turn.messages is None for turn in turns):
         raise BadExperiment(
             f"workload '{workload}' sends no chats, which a live history needs; set its option api to 'chat'"
         )
+    if history is History.LIVE_IDS and (tokenizer is None or not tokenizer.is_exact):
+        raise BadExperiment(
+            "a history of token ids needs the model's tokenizer; name its folder (tokenizer in [model], --tokenizer of "
+            "bench), or set history to 'live'"
+        )
     with_schema = [turn for turn in turns if turn.json_schema is not None]
     for label, engine in engines.items():
-        ask = asking(engine.dialect, tokenizer)
+        dialect = engine.dialect
+        if history is History.LIVE_IDS and not (isinstance(dialect, TakesTokenIds) and dialect.takes_token_ids):
+            raise BadExperiment(
+                f"engine '{label}' takes or gives no token ids by its API; set history to 'live'. vllm and reference "
+                "do, llama_cpp and sglang by one of their apis, and tensorrt_llm with its option token_ids"
+            )
+        ask = asking(dialect, tokenizer)
         try:
             for turn in turns[:1]:
                 ask(turn, "")

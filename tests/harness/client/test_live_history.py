@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -10,16 +11,18 @@ import pytest
 from bakeoff.engines.dialects import HttpRequest, ReferenceDialect
 from bakeoff.harness.client import Driver
 from bakeoff.harness.client.fake import ScriptedTransport
-from bakeoff.harness.client.live_history import filled, marked
+from bakeoff.harness.client.live_history import History, filled, marked
 from bakeoff.harness.client.session_feed import PreparedSession
 from bakeoff.harness.client.transport import Ended, StreamLog
 from bakeoff.harness.client.wire import wire_sessions
 from bakeoff.harness.errors import ClientFailed
 from bakeoff.harness.host.clock import LoopClock, run_virtual
 from bakeoff.results.records import StreamEnd
-from bakeoff.workloads import PlannedSession, Session, Turn
+from bakeoff.workloads import PlannedSession, Session, Tokenizer, Turn, tokenizer_at
+from bakeoff.workloads.prompts import rendered
 from bakeoff.workloads.types import Message, ToolCall
 from tests.harness.samples import DONE, FINISH, MemoryRecorder
+from tests.workloads.small_tokenizers import checkpoint
 
 SYSTEM = Message("system", "rules")
 
@@ -45,7 +48,8 @@ class Answering(ScriptedTransport):
     def start(self, prepared: HttpRequest, log: StreamLog, ended: Ended) -> None:
         number = len(self.sent)
         self.sent.append(prepared)
-        chunk = {"choices": [{"index": 0, "delta": {"content": f'live "{number}"\n'}, "finish_reason": None}]}
+        choice = {"index": 0, "delta": {"content": f'live "{number}"\n'}, "finish_reason": None}
+        chunk = {"choices": [{**choice, "token_ids": [1000 + number, 7]}]}
         log.sent_ns = LoopClock().now_ns()
         log.ended_ns = log.sent_ns + 1_000_000_000
         log.status = 500 if number in self._failing else 200
@@ -54,17 +58,27 @@ class Answering(ScriptedTransport):
         asyncio.get_running_loop().call_at(log.ended_ns / 1e9, ended, log)
 
 
-def bodies(turns: list[Turn], failing: frozenset[int] = frozenset(), *, is_live: bool = True) -> list[list[Any]]:
+def bodies(
+    turns: list[Turn], failing: frozenset[int] = frozenset(), *, history: History = History.LIVE
+) -> list[list[Any]]:
     """Messages of each request, in the order in which they were sent."""
+    return [json.loads(body)["messages"] for body in sent(turns, failing, history)]
+
+
+def sent(
+    turns: list[Turn], failing: frozenset[int], history: History, tokenizer: Tokenizer | None = None
+) -> list[bytes]:
+    """Bodies in the order in which they were sent."""
 
     async def scene() -> list[HttpRequest]:
         transport, dialect = Answering(failing), ReferenceDialect()
         driver = Driver(transport, clock=LoopClock(), recorder=MemoryRecorder(), timeout_s=30.0, dialect=dialect)
         planned = [PlannedSession(Session("s", tuple(turns)), None)]
-        await driver.closed_loop(wire_sessions(planned, dialect, "m", is_live=is_live), 1, duration_s=60.0)
+        sessions = wire_sessions(planned, dialect, "m", history=history, tokenizer=tokenizer)
+        await driver.closed_loop(sessions, 1, duration_s=60.0)
         return transport.sent
 
-    return [json.loads(request.body)["messages"] for request in run_virtual(scene())]
+    return [request.body for request in run_virtual(scene())]
 
 
 def assistants(messages: list[Any]) -> list[str]:
@@ -80,7 +94,7 @@ def test_each_call_holds_the_servers_answers_so_far():
 
 
 def test_a_recorded_history_stays_as_it_is():
-    sent = bodies(conversation("one", "two", "three"), is_live=False)
+    sent = bodies(conversation("one", "two", "three"), history=History.RECORDED)
     assert assistants(sent[2]) == ["recorded one", "recorded two"]
 
 
@@ -130,8 +144,33 @@ def test_answers_are_written_as_json():
     assert json.loads(body) == {"a": 'q"\\\n\u2028é', "b": "[answer-m-0] x"}
 
 
+def test_token_ids_continue_the_prompt_that_the_engine_has_seen(tmp_path: Path):
+    tokenizer = tokenizer_at(str(checkpoint(tmp_path)))
+    turns = conversation("one", "two", "three")
+
+    def prompts(failing: frozenset[int] = frozenset()) -> list[list[int]]:
+        return [json.loads(body)["prompt"] for body in sent(turns, failing, History.LIVE_IDS, tokenizer)]
+
+    first, second, third = prompts()
+    # the n-th answer has the tokens 1000 + n and 7
+    assert second[: len(first) + 2] == [*first, 1000, 7]
+    assert third[: len(second) + 2] == [*second, 1001, 7]
+    assert tokenizer.decode(first) == rendered(turns[0], tokenizer)
+    assert tokenizer.decode(third).endswith(rendered(conversation("three")[0], tokenizer)[-20:])
+    _, second, third = prompts(failing=frozenset({0}))
+    recorded = tokenizer.encode("recorded one")
+    assert second[: len(first) + len(recorded)] == [*first, *recorded]
+    assert third[: len(second) + 2] == [*second, 1001, 7]
+
+
+def test_an_end_that_the_template_writes_too_is_not_repeated():
+    body = b'{"prompt":[1,2,"[answer-n-0]",7,3,"[answer-n-1]",8,"[answer-n-2]",9]}'
+    ids = json.loads(filled(body, "n", {0: "5,7", 1: "", 2: "9"}, as_ids=True))["prompt"]
+    assert ids == [1, 2, 5, 7, 3, 8, 9]
+
+
 def test_a_client_that_cannot_read_answers_refuses_a_live_history():
     planned = [PlannedSession(Session("s", tuple(conversation("one", "two"))), None)]
-    (wire,) = wire_sessions(planned, ReferenceDialect(), "m", is_live=True)
+    (wire,) = wire_sessions(planned, ReferenceDialect(), "m", history=History.LIVE)
     with pytest.raises(ClientFailed, match="install the engine's adapter"):
         PreparedSession(wire, Answering(), None)

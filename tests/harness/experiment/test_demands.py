@@ -1,7 +1,10 @@
 """An engine without JSON schema support is refused before anything starts, if the workload has schemas."""
 
+import contextlib
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from bakeoff.engines import Deployment, Model, engine
@@ -23,9 +26,11 @@ from bakeoff.engines.dialects import (
     VllmDialect,
     holds_to_schema,
 )
+from bakeoff.harness.client.live_history import History
 from bakeoff.harness.errors import BadExperiment
 from bakeoff.harness.experiment.demands import refuse_unmet
-from bakeoff.workloads import Message, Turn
+from bakeoff.workloads import Message, Turn, tokenizer_at
+from tests.workloads.small_tokenizers import checkpoint
 
 SCHEMA = '{"type":"object"}'
 CHAT = Turn(9, 3, messages=(Message("user", "Hi"),), json_schema=SCHEMA)
@@ -50,6 +55,27 @@ def at(adapter: str, **options: Any) -> Any:
 )  # fmt: skip
 def test_dialects_that_support_a_json_schema(dialect: Dialect, held: set[Turn]) -> None:
     assert {turn for turn in (CHAT, COMPLETION) if holds_to_schema(dialect.request, turn)} == held
+
+
+@pytest.mark.parametrize(
+    ("adapter", "options", "place", "said"),
+    [
+        ("vllm", {}, "approximate", "a history of token ids needs the model's tokenizer"),
+        ("anthropic", {}, "", "engine 'e' takes or gives no token ids by its API"),
+        ("llama_cpp", {"api": "openai"}, "", "engine 'e' takes or gives no token ids by its API"),
+        ("llama_cpp", {"api": "openai", "token_ids": True}, "", None),
+        ("llama_cpp", {}, "", None),
+        ("vllm", {}, "", None),
+    ],
+)
+def test_a_history_of_token_ids_needs_ids(
+    adapter: str, options: dict[str, Any], place: str, said: str | None, tmp_path: Path
+) -> None:
+    turn = msgspec.structs.replace(CHAT, json_schema=None)
+    tokenizer = tokenizer_at(place or str(checkpoint(tmp_path)))
+    refusal = contextlib.nullcontext() if said is None else pytest.raises(BadExperiment, match=said)
+    with refusal:
+        refuse_unmet({"e": at(adapter, **options)}, [turn], "chat", tokenizer, History.LIVE_IDS)
 
 
 def test_the_refusal_names_engine_workload_and_what_to_do() -> None:
