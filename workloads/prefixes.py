@@ -190,15 +190,21 @@ class LruCache(Generic[Name]):
         self.hit_tokens += hit_tokens
         return Pin(names[: cached + room], hit_tokens)
 
-    def release(self, pin: Pin[Name]) -> None:
-        """End one use of blocks; those that nothing else uses become the most recently used, the first of them last."""
+    def release(self, pin: Pin[Name], *, keep: bool = True) -> None:
+        """End one use of blocks; those that nothing else uses become the most recently used, the first of them last.
+
+        Args:
+            pin: the use.
+            keep: whether they stay cached.
+        """
         pins, unused = self._pins, self._unused
         for name in reversed(pin.names):
             if pins[name] > 1:
                 pins[name] -= 1
             else:
                 del pins[name]
-                unused[name] = None
+                if keep:
+                    unused[name] = None
 
     def clear(self) -> None:
         """Evict every block that is not in use."""

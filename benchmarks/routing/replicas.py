@@ -109,14 +109,15 @@ class Policy(NamedTuple):
     balance: str | None = None
 
 
-def nginx(policy: str = "", weights: Sequence[int] = (1,) * REPLICAS) -> Route:
+def nginx(policy: str = "", weights: Sequence[int] | None = None) -> Route:
     """A route through nginx, with a line of its ``upstream`` block; without one it takes turns by weight."""
 
     @contextlib.contextmanager
     def route(ports: Sequence[int], folder: Path) -> Generator[str]:
         port = pick_port()
         servers = " ".join(
-            f"server 127.0.0.1:{replica} weight={weight};" for replica, weight in zip(ports, weights, strict=True)
+            f"server 127.0.0.1:{replica} weight={weight};"
+            for replica, weight in zip(ports, weights or [1] * len(ports), strict=True)
         )
         config = folder / "nginx.conf"
         text = NGINX.format(folder=folder, policy=policy, servers=servers, port=port, header=REPLICA_HEADER)

@@ -220,13 +220,13 @@ class _Simulation:
                 cache = caches[address] = _cache(facts.capacity_tokens if setting.is_limited else None, self._size)
             match event:
                 case _Event.SENT:
-                    admitted = cache.send(number, self._blocks(number, setting))
+                    admitted = cache.send(number, self._blocks(number, setting), block)
                 case _Event.STARTED:
                     admitted = cache.start(number)
                 case _Event.GENERATED:
                     admitted = cache.generate(number, block)
                 case _Event.ENDED:
-                    admitted = cache.end(number)
+                    admitted = cache.end(number, block)
             for each, cached in admitted:
                 prompt = self._named_by(each, setting).block, self._calls[each].tokens  # equal for equal prompts
                 if setting.in_blocks or prompt not in seen:
@@ -237,26 +237,32 @@ class _Simulation:
         return found
 
     def _events(self, setting: _Setting) -> Iterator[tuple[int, _Event, int, int]]:
-        """What happens to the calls: when, what, to which one, and the block that its answer begins.
+        """What happens to the calls: when, what, to which one, and a block.
 
-        An answer grows evenly from its first token to its end.
+        That is the one that prompt and answer share, if any, the one that the answer begins, or at its end the one that
+        is not full and so cannot be found. An answer grows evenly from its first token to its end.
         """
         names = itertools.count(NO_BLOCK - 1, -1)
         for number, call in enumerate(self._calls):
-            request = call.request
+            request, size = call.request, self._size
             ended_ns = request.ended_ns
             first_ns = request.chunk_ns[0] if request.chunk_ns else ended_ns
-            yield request.sent_ns or request.planned_ns, _Event.SENT, number, NO_BLOCK
-            yield ended_ns, _Event.ENDED, number, NO_BLOCK
+            kept = self._kept(number, setting)
+            full, rest = divmod(call.tokens + call.generated, size)
+            filled = list(kept)
+            if setting.is_limited:
+                filled += itertools.islice(names, full + (rest > 0) - call.tokens // size - len(kept))
+            shared = filled.pop(0) if call.tokens % size and filled else NO_BLOCK
+            yield request.sent_ns or request.planned_ns, _Event.SENT, number, shared
             if not request.chunk_ns and request.outcome is not Outcome.OK:
+                yield ended_ns, _Event.ENDED, number, NO_BLOCK
                 continue
             yield first_ns, _Event.STARTED, number, NO_BLOCK
-            kept = self._kept(number, setting)
-            blocks = range(call.tokens // self._size, -(-(call.tokens + call.generated) // self._size))
-            for place, block in enumerate(blocks if setting.is_limited else blocks[: len(kept)]):
-                share = max(0, block * self._size - call.tokens) / max(1, call.generated)
-                name = kept[place] if place < len(kept) else next(names)
+            start = -(-call.tokens // size)
+            for block, name in enumerate(filled, start):
+                share = (block * size - call.tokens) / max(1, call.generated)
                 yield first_ns + round(share * (ended_ns - first_ns)), _Event.GENERATED, number, name
+            yield ended_ns, _Event.ENDED, number, [shared, *filled][-1] if rest else NO_BLOCK
 
     def _kept(self, number: int, setting: _Setting) -> Sequence[int]:
         """Names of the blocks that an answer fills and its next call uses."""
@@ -303,8 +309,8 @@ class _Simulation:
 class _Cache(Protocol):
     """A cache with the calls that use it; each method returns the calls that it admits, with their cached blocks."""
 
-    def send(self, number: int, blocks: Sequence[int]) -> Sequence[tuple[int, int]]:
-        """Send a call."""
+    def send(self, number: int, blocks: Sequence[int], shared: int) -> Sequence[tuple[int, int]]:
+        """Send a call, whose answer goes on in the prompt's last block."""
         ...
 
     def start(self, number: int) -> Sequence[tuple[int, int]]:
@@ -315,8 +321,8 @@ class _Cache(Protocol):
         """Begin a block of an answer."""
         ...
 
-    def end(self, number: int) -> Sequence[tuple[int, int]]:
-        """End a call."""
+    def end(self, number: int, partial: int) -> Sequence[tuple[int, int]]:
+        """End a call, whose last block is not full."""
         ...
 
 
@@ -329,11 +335,11 @@ class _LimitedCache:
 
     def __init__(self, capacity_tokens: int, block_tokens: int) -> None:
         self._cache: LruCache[int] = LruCache(capacity_tokens, block_tokens)
-        self._waiting: dict[int, Sequence[int]] = {}
+        self._waiting: dict[int, tuple[Sequence[int], Sequence[int]]] = {}
         self._in_use: dict[int, list[Pin[int]]] = {}
 
-    def send(self, number: int, blocks: Sequence[int]) -> Sequence[tuple[int, int]]:
-        self._waiting[number] = blocks
+    def send(self, number: int, blocks: Sequence[int], shared: int) -> Sequence[tuple[int, int]]:
+        self._waiting[number] = blocks, () if shared == NO_BLOCK else (shared,)
         return self._admit()
 
     def start(self, number: int) -> Sequence[tuple[int, int]]:
@@ -343,24 +349,25 @@ class _LimitedCache:
         self._in_use[number].append(self._cache.pin([block]))
         return []
 
-    def end(self, number: int) -> Sequence[tuple[int, int]]:
+    def end(self, number: int, partial: int) -> Sequence[tuple[int, int]]:
         self._waiting.pop(number, None)  # it failed before its first token
         for pin in reversed(self._in_use.pop(number, ())):
-            self._cache.release(pin)
+            self._cache.release(pin, keep=partial not in pin.names)
         return self._admit()
 
     def _admit(self) -> list[tuple[int, int]]:
         admitted: list[tuple[int, int]] = []
         while self._waiting:
-            number, blocks = next(iter(self._waiting.items()))
-            if self._in_use and not self._cache.has_room(blocks):
+            number, (blocks, shared) = next(iter(self._waiting.items()))
+            if self._in_use and not self._cache.has_room([*blocks, *shared]):
                 break
             admitted.append((number, self._use(number)))
         return admitted
 
     def _use(self, number: int) -> int:
-        pin = self._cache.pin(self._waiting.pop(number))
-        self._in_use[number] = [pin]
+        blocks, shared = self._waiting.pop(number)
+        pin = self._cache.pin(blocks)
+        self._in_use[number] = [pin, self._cache.pin(shared)]
         return pin.hit_tokens // self._cache.block_tokens
 
 
@@ -374,8 +381,9 @@ class _UnlimitedCache:
         self._known: set[int] = set()
         self._generated: dict[int, list[int]] = {}
 
-    def send(self, number: int, blocks: Sequence[int]) -> Sequence[tuple[int, int]]:
+    def send(self, number: int, blocks: Sequence[int], shared: int) -> Sequence[tuple[int, int]]:
         known = self._known
+        self._generated[number] = [] if shared == NO_BLOCK else [shared]
         cached = bisect_left(blocks, True, key=lambda block: block not in known)
         known.update(blocks[cached:])
         return [(number, cached)]
@@ -384,11 +392,11 @@ class _UnlimitedCache:
         return []
 
     def generate(self, number: int, block: int) -> Sequence[tuple[int, int]]:
-        self._generated.setdefault(number, []).append(block)
+        self._generated[number].append(block)
         return []
 
-    def end(self, number: int) -> Sequence[tuple[int, int]]:
-        self._known.update(self._generated.pop(number, ()))
+    def end(self, number: int, partial: int) -> Sequence[tuple[int, int]]:  # noqa: ARG002
+        self._known.update(self._generated.pop(number))
         return []
 
 

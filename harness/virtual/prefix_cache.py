@@ -14,17 +14,24 @@ class Room(NamedTuple):
     """Blocks that a request needs.
 
     Attributes:
-        prompt: names of the full blocks of its prompt.
-        answer: names of the blocks for the tokens after these.
+        full: names of the blocks that its prompt and its answer fill.
+        rest: that of the last one, if it is not full.
     """
 
-    prompt: list[bytes]
-    answer: list[bytes]
+    full: list[bytes]
+    rest: list[bytes]
 
-    @property
-    def names(self) -> list[bytes]:
-        """Names of all of them."""
-        return self.prompt + self.answer
+
+class Use(NamedTuple):
+    """Blocks in use, to give to :meth:`PrefixCache.release`.
+
+    Attributes:
+        full: those that are full in the end.
+        rest: the last one, if it is not.
+    """
+
+    full: Pin[bytes]
+    rest: Pin[bytes]
 
 
 class PrefixCache:
@@ -46,20 +53,25 @@ class PrefixCache:
         size = self._blocks.block_tokens
         ids = word_tokenizer().encode(prompt)
         blocks = list(block_hashes(ids, size))
-        rest = -(-(len(ids) + answer_tokens) // size) - len(blocks)
-        return Room(blocks, [b"answer %d" % number for number in itertools.islice(self._answers, rest)])
+        full, rest = divmod(len(ids) + answer_tokens, size)
+        blocks += self._new(full - len(blocks))
+        return Room(blocks, self._new(1 if rest else 0))
+
+    def _new(self, count: int) -> list[bytes]:
+        return [b"answer %d" % number for number in itertools.islice(self._answers, count)]
 
     def has(self, room: Room) -> bool:
         """Whether a request has room beside those that use blocks; alone, it always has."""
-        return not self._blocks.pinned_blocks or self._blocks.has_room(room.names)
+        return not self._blocks.pinned_blocks or self._blocks.has_room(room.full + room.rest)
 
-    def use(self, room: Room) -> Pin[bytes]:
+    def use(self, room: Room) -> Use:
         """Use blocks until :meth:`release`; says how many leading tokens were cached."""
-        return self._blocks.pin(room.names)
+        return Use(self._blocks.pin(room.full), self._blocks.pin(room.rest))
 
-    def release(self, pin: Pin[bytes]) -> None:
-        """Allow to evict the blocks of a request."""
-        self._blocks.release(pin)
+    def release(self, use: Use) -> None:
+        """Allow to evict the full blocks of a request, and free the other one."""
+        self._blocks.release(use.rest, keep=False)
+        self._blocks.release(use.full)
 
     def empty(self) -> None:
         """Drop all blocks that are not in use."""

@@ -11,12 +11,11 @@ from bakeoff.harness.virtual.answer import HANGS, STATUS, Answer, answer_of, chu
 from bakeoff.harness.virtual.batch import Batch
 from bakeoff.harness.virtual.draws import Batched
 from bakeoff.harness.virtual.engine import Fault, VirtualEngine
-from bakeoff.harness.virtual.prefix_cache import PrefixCache, Room
+from bakeoff.harness.virtual.prefix_cache import PrefixCache, Room, Use
 from bakeoff.harness.virtual.served import Ending, Served
 from bakeoff.harness.virtual.site import Site
 from bakeoff.results.records import Phase, StreamEnd
 from bakeoff.results.units import NS_PER_S
-from bakeoff.workloads.prefixes import Pin
 
 _REFUSAL_S = 0.001
 """Time of a reply with an error status. If it were 0, a closed loop would repeat it forever at one instant."""
@@ -36,7 +35,19 @@ class Exchange:
         phase: as sent by the client.
     """
 
-    __slots__ = ("answer", "ended", "log", "phase", "pin", "prompt", "request", "room", "served", "timer", "trial")
+    __slots__ = (
+        "answer",
+        "ended",
+        "log",
+        "phase",
+        "prompt",
+        "request",
+        "room",
+        "served",
+        "timer",
+        "trial",
+        "use",
+    )
 
     def __init__(
         self, request: CompletionRequest, prompt: str, log: StreamLog, ended: Ended, *, trial: str | None, phase: Phase
@@ -50,7 +61,7 @@ class Exchange:
         self.served: Served | None = None
         self.answer: Answer | None = None
         self.room: Room | None = None
-        self.pin: Pin[bytes] | None = None
+        self.use: Use | None = None
         self.timer: asyncio.TimerHandle | None = None
 
 
@@ -202,8 +213,8 @@ class VirtualServer(Server):
             self._free_slots -= 1
         served.begun_ns = now_ns
         if self._cache and exchange.room:
-            exchange.pin = self._cache.use(exchange.room)
-            served.cached_tokens = exchange.request.cached_tokens = exchange.pin.hit_tokens
+            exchange.use = self._cache.use(exchange.room)
+            served.cached_tokens = exchange.request.cached_tokens = exchange.use.full.hit_tokens
         factor = self._factor * self._site.trial_factor(exchange.trial)
         exchange.answer = answer = answer_of(
             exchange.request, served.tokens, served.fault, engine=self._engine, factor=factor, rng=self._service_rng
@@ -292,9 +303,9 @@ class VirtualServer(Server):
 
     def _release(self, exchange: Exchange) -> None:
         """Stop using cached blocks."""
-        if self._cache and exchange.pin:
-            self._cache.release(exchange.pin)
-            exchange.pin = None
+        if self._cache and exchange.use:
+            self._cache.release(exchange.use)
+            exchange.use = None
 
     def _die(self, exit_status: int) -> None:
         if self.is_down:

@@ -257,6 +257,7 @@ def naive_hits(trial: Trial, capacity: int | None) -> int:
         hits += min(count, ((request.prompt_tokens or 0) - 1) // 16) * 16
         if capacity is not None:
             new = -(-((request.prompt_tokens or 0) + (request.output_tokens or 0)) // 16) - len(blocks)
+            last = -(100 * request.index + new - 1) - 2
             blocks = [*blocks, *(-(100 * request.index + block) - 2 for block in range(new))][: capacity // 16]
         for block in reversed(blocks):
             if block in cache:
@@ -264,4 +265,6 @@ def naive_hits(trial: Trial, capacity: int | None) -> int:
             cache.append(block)
         if capacity is not None:
             del cache[: max(0, len(cache) - capacity // 16)]
+            if ((request.prompt_tokens or 0) + (request.output_tokens or 0)) % 16 and last in cache:
+                cache.remove(last)
     return hits

@@ -266,7 +266,8 @@ def test_whatever_ends_an_answer_its_blocks_can_be_evicted_again(
     run_in(world, experiment, tmp_path)
     assert {served.ending for served in world.sites["a"].served} >= {Ending.COMPLETE, Ending.FAULT, Ending.DROPPED}
     (cache,) = world._caches.values()
-    assert (cache._blocks.pinned_blocks, len(cache._blocks)) == (0, 100)
+    assert cache._blocks.pinned_blocks == 0
+    assert 90 < len(cache._blocks) <= 100, "full but for the last blocks of answers"
 
 
 @pytest.mark.parametrize("draw", [Fixed(2.0), Exponential(2.0), Lognormal(2.0, 0.5)])
