@@ -24,7 +24,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run", type=Path, help="an existing run")
     parser.add_argument("--out", type=Path, default=Path("runs"), help="folder for the run")
-    parser.add_argument("--trials", type=int, default=8, help="for each engine and tier")
+    parser.add_argument("--trials", type=int, default=6, help="for each engine and tier")
     parser.add_argument("--publish", type=Path, help="folder for the page and data, such as docs/results/agents-cpu")
     options = parser.parse_args()
     tiers = [word for tier in TIERS for word in ("--tier", tier)]
