@@ -180,8 +180,13 @@ class _Completing:
         self._writer = writer
 
     def push(self, output: TokenOutput) -> bool:
-        """Adds a token; True if a stop string has ended the completion before the engine did."""
+        """Adds a token; True if a stop string has ended the completion before the engine did.
+
+        Tokens after its end, which come from the same step if drafts were accepted, are ignored.
+        """
         completion, token = self.completion, output.token
+        if completion.finish_reason is not None:
+            return False
         completion.token_ids.append(token.token_id)
         if output.prompt_logprobs is not None:
             self.prompt_logprobs = output.prompt_logprobs

@@ -1,6 +1,7 @@
 """Tokenizer and chat template of a checkpoint. Imports torch only to open a .gguf file."""
 
 import asyncio
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from bakeoff.reference_engine.loading.chat_template import ChatTemplate
 from bakeoff.reference_engine.loading.gguf_tokenizer import build_tokenizer, special_token_names
 
 _INLINE_CHARACTERS = 2_000  # tokenising fewer (about 0.2 ms) costs less than handing them to a thread
+_CHARACTERS_PER_TOKEN = 8  # twice as many as in most texts
+_CUT_TOKENS = 64
 _CONFIG_NAME = "tokenizer_config.json"
 _SPECIAL_ROLES = ("bos_token", "eos_token", "unk_token", "pad_token")
 
@@ -33,6 +36,7 @@ class Tokenizer:
         self.backend = backend
         self.special_tokens = dict(special_tokens)
         self._texts = tuple(_TokenTexts(backend, skip_special_tokens=skip) for skip in (False, True))
+        self._bytes = _TokenBytes(backend, self._texts[0])
         self._template = None if chat_template is None else ChatTemplate(chat_template, special_tokens)
 
     @property
@@ -61,13 +65,39 @@ class Tokenizer:
         # encode_batch releases the interpreter lock in Rust, encode does not: other threads can run meanwhile.
         return self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
 
-    async def encode_off_loop(self, texts: Sequence[str], *, add_special_tokens: bool = True) -> list[list[int]]:
-        """Token ids of each text; long or many texts go to a worker thread, so that the event loop can run."""
+    async def encode_off_loop(
+        self, texts: Sequence[str], *, most: int, add_special_tokens: bool = True
+    ) -> list[list[int]]:
+        """Token ids of each text; long or many texts go to a worker thread, so that the event loop can run.
+
+        Args:
+            texts: to encode.
+            most: tokens that a text may have. Longer texts are refused after about as many, since encoding a text
+                takes about 250 bytes of memory for each of its bytes.
+            add_special_tokens: whether to add the tokens that the model puts before every text.
+
+        Raises:
+            RequestError: a text has more tokens.
+        """
         if sum(map(len, texts)) <= _INLINE_CHARACTERS:
             return [self.backend.encode(text, add_special_tokens=add_special_tokens).ids for text in texts]
         return await asyncio.to_thread(
-            lambda: [self.encode(text, add_special_tokens=add_special_tokens) for text in texts]
+            lambda: [self._encode_at_most(text, most, add_special_tokens=add_special_tokens) for text in texts]
         )
+
+    def _encode_at_most(self, text: str, most: int, *, add_special_tokens: bool) -> list[int]:
+        """Encodes ever longer beginnings of a long text, of which each shows whether the text has too many tokens."""
+        beginning = _CHARACTERS_PER_TOKEN * most
+        while beginning < len(text):
+            # Where it is cut, a beginning can have a few tokens that the text does not have.
+            if len(self.encode(text[:beginning], add_special_tokens=add_special_tokens)) > most + _CUT_TOKENS:
+                raise RequestError(
+                    f"the prompt has more than {most} tokens, the maximum model length; shorten the prompt",
+                    param="prompt",
+                    code="context_length_exceeded",
+                )
+            beginning *= 4
+        return self.encode(text, add_special_tokens=add_special_tokens)
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Text of `token_ids`; invalid UTF-8 becomes U+FFFD."""
@@ -76,6 +106,11 @@ class Tokenizer:
     def token_texts(self, *, skip_special_tokens: bool = True) -> Mapping[int, str]:
         """The result of `decode` for single tokens, each decoded once."""
         return self._texts[skip_special_tokens]
+
+    @property
+    def token_bytes(self) -> Mapping[int, bytes]:
+        """The bytes of single tokens in UTF-8, each found once; those of a part of a character are its own."""
+        return self._bytes
 
     def render_chat(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> str:  # noqa: ANN401 (Jinja)
         """Renders the prompt text of a chat.
@@ -86,6 +121,45 @@ class Tokenizer:
         if self._template is None:
             raise RequestError("this model has no chat template: use /v1/completions", param="messages")
         return self._template.render(messages, **variables)
+
+
+class _TokenBytes(dict[int, bytes]):
+    """Filled on access."""
+
+    def __init__(self, backend: FastTokenizer, texts: Mapping[int, str]) -> None:
+        super().__init__()
+        self._backend = backend
+        self._texts = texts
+
+    def __missing__(self, token_id: int) -> bytes:
+        text = self._texts[token_id]
+        self[token_id] = found = self._part_of_character(token_id) if _BROKEN in text else text.encode()
+        return found
+
+    def _part_of_character(self, token_id: int) -> bytes:
+        """Bytes of a token that has no text of its own."""
+        name = self._backend.id_to_token(token_id) or ""
+        if isinstance(self._backend.decoder, decoders.ByteLevel) and all(character in _BYTE_OF for character in name):
+            return bytes(_BYTE_OF[character] for character in name)
+        byte = _BYTE_TOKEN.fullmatch(name)
+        return bytes.fromhex(byte[1]) if byte else self._texts[token_id].encode()
+
+
+def _byte_level_alphabet() -> dict[str, int]:
+    """The byte for which each character stands in a byte-level vocabulary.
+
+    Printable characters of Latin-1 stand for themselves, and those from U+0100 on for the other bytes in turn (A.
+    Radford et al.: *Language Models are Unsupervised Multitask Learners*, 2019).
+    """
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(0x100) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(0x100 + place): byte for place, byte in enumerate(others)}
+
+
+_BYTE_OF = _byte_level_alphabet()
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
+"""A byte in vocabularies that fall back on bytes, as those made by SentencePiece."""
+_BROKEN = "\ufffd"
 
 
 class _TokenTexts(dict[int, str]):

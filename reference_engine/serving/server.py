@@ -15,7 +15,7 @@ from aiohttp import web
 
 from bakeoff.reference_engine.errors import PortInUseError, UserMistakeError
 from bakeoff.reference_engine.serving.openai_api.answers import encode
-from bakeoff.reference_engine.serving.openai_api.failures import errors_as_json
+from bakeoff.reference_engine.serving.openai_api.failures import errors_as_json, unknown_model
 from bakeoff.reference_engine.serving.openai_api.generation import GenerationRoutes
 from bakeoff.reference_engine.serving.openai_api.openapi import document
 from bakeoff.reference_engine.serving.service import Service, Status
@@ -90,8 +90,18 @@ class StatusRoutes:
 
     async def models(self, _: web.Request) -> web.Response:
         """The one model, in OpenAI's list shape."""
+        return _json({"object": "list", "data": [self._entry()]})
+
+    async def model(self, http: web.Request) -> web.Response:
+        """The model of this name."""
+        name = http.match_info["name"]
+        if name != self._service.config.model_name:
+            raise unknown_model(name, self._service.config.model_name)
+        return _json(self._entry())
+
+    def _entry(self) -> dict[str, object]:
         config = self._service.config
-        entry = {
+        return {
             "id": config.model_name,
             "object": "model",
             "created": self._service.created_s,
@@ -99,7 +109,6 @@ class StatusRoutes:
             "root": config.model,
             "max_model_len": config.max_model_len,
         }
-        return _json({"object": "list", "data": [entry]})
 
     async def reset_prefix_cache(self, _: web.Request) -> web.Response:
         """Forgets all cached prompts, as in vLLM: requests sent after the answer find none of them."""
@@ -141,6 +150,7 @@ def make_app(service: Service) -> web.Application:
     app.router.add_post("/stop_step_log", status.stop_step_log)
     app.router.add_get("/server_info", status.server_info)
     app.router.add_get("/v1/models", status.models)
+    app.router.add_get("/v1/models/{name:.+}", status.model)
     app.router.add_post("/v1/completions", generation.completions)
     app.router.add_post("/v1/chat/completions", generation.chat)
     return app

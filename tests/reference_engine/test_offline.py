@@ -47,6 +47,22 @@ def test_a_stop_string_ends_a_completion_and_leaves_its_text(llm):
     assert not llm.engine.has_work
 
 
+def test_a_stop_string_ends_a_completion_whose_step_has_accepted_more_drafts(checkpoint_dir, llm):
+    (whole,) = llm.generate(["hello"], GREEDY, ignore_eos=True)
+    text = whole.completions[0].text
+    stops = [text[start : start + 2] for start in range(len(text) - 2)]
+    drafting = LLM(
+        checkpoint_dir, dtype="float32", num_blocks=64, max_num_seqs=8, threads=1,
+        speculation=f"draft:4:{checkpoint_dir}", adaptive_speculation=False,
+    )  # fmt: skip
+    for stop in stops:
+        (plain,), (drafted,) = (
+            each.generate(["hello"], GREEDY, stop=[stop], ignore_eos=True) for each in (llm, drafting)
+        )
+        assert drafted == plain
+        assert drafted.completions[0].finish_reason is FinishReason.STOP
+
+
 def test_where_one_prompt_is_impossible_none_is_computed(llm):
     with pytest.raises(RequestError, match="the prompt is empty"):
         llm.generate([[5, 6], []], GREEDY)

@@ -105,10 +105,20 @@ class Replica(asyncio.Protocol):
             self._transport.abort()
 
     def check_queue(self, most: int, count: int) -> None:
-        """Raises QueueFullError if, by the last report, `count` more requests would be refused."""
-        last = self.last
+        """Refuses `count` more requests.
+
+        Raises:
+            QueueFullError: by the last report they would be refused now.
+            RequestError: they would be refused even by an idle engine.
+        """
+        last, seats = self.last, self.facts.result().limits.max_num_seqs
+        if count > most + seats:
+            raise RequestError(
+                f"{count} prompts in one request are more than the {seats} that run at the same time and the {most} "
+                "that may wait; send fewer in one request or start the server with more --max-queue",
+                param="prompt",
+            )
         if last is None:
-            seats = self.facts.result().limits.max_num_seqs
             check_queue(most, max(0, self.num_open - seats), seats - self.num_open, count)
         else:
             check_queue(most, last.waiting + self.num_sent - last.arrived, last.free_seats, count)

@@ -183,7 +183,7 @@ def text_logprobs(events: list[TokenEvent], offset: int = 0) -> TextLogprobs | N
     for event in events:
         offsets.append(length)
         length += len(event.text)
-    tokens = [event.token_text or "" for event in events]
+    tokens = [_spelt(event.token_text or "", event.token_bytes) for event in events]
     best = None if events[0].alternatives is None else [_best_by_text(event) for event in events]
     return TextLogprobs(tokens, [event.logprob for event in events], offsets, best)
 
@@ -191,9 +191,15 @@ def text_logprobs(events: list[TokenEvent], offset: int = 0) -> TextLogprobs | N
 def _best_by_text(event: TokenEvent) -> dict[str, float]:
     """The alternatives and the chosen token, as in OpenAI's answers; among tokens with equal text, the likeliest."""
     best: dict[str, float] = {}
-    for text, value in [*(event.alternatives or ()), (event.token_text or "", event.logprob or 0.0)]:
-        best.setdefault(text, value)
+    chosen = event.token_text or "", event.token_bytes, event.logprob or 0.0
+    for text, spelt, value in [*(event.alternatives or ()), chosen]:
+        best.setdefault(_spelt(text, spelt), value)
     return best
+
+
+def _spelt(text: str, spelt: bytes) -> str:
+    """The text of a token; of a part of a character its bytes in hexadecimal digits, as OpenAI writes them."""
+    return text if text.encode() == spelt else "bytes:" + "".join(f"\\x{byte:02x}" for byte in spelt)
 
 
 def prompt_logprobs(scores: Sequence[PromptLogprob] | None, texts: Mapping[int, str]) -> PromptLogprobs | UnsetType:
@@ -226,8 +232,8 @@ def chat_logprobs(events: list[TokenEvent]) -> ChatLogprobs | None:
         TokenLogprob(
             event.token_text or "",
             event.logprob,
-            list((event.token_text or "").encode()),
-            [Alternative(text, value, list(text.encode())) for text, value in event.alternatives or ()],
+            list(event.token_bytes),
+            [Alternative(text, value, list(spelt)) for text, spelt, value in event.alternatives or ()],
         )
         for event in events
         if event.logprob is not None

@@ -22,8 +22,9 @@ class TokenEvent(msgspec.Struct, frozen=True, gc=False):
         token_id: of the token.
         text: that it added, with held-back characters of earlier tokens.
         token_text: the token on its own, for log-probability lists; None if not requested.
+        token_bytes: the same in UTF-8, also of a token that is a part of a character.
         logprob: natural logarithm; None if not requested.
-        alternatives: texts and log-probabilities of the likeliest tokens; None if not requested.
+        alternatives: texts, bytes and log-probabilities of the likeliest tokens; None if not requested.
         finish_reason: set on the last event of the choice.
         stop_reason: the stop string or the stop token id that ended it, as vLLM reports it; None for EOS.
     """
@@ -32,8 +33,9 @@ class TokenEvent(msgspec.Struct, frozen=True, gc=False):
     token_id: int
     text: str
     token_text: str | None = None
+    token_bytes: bytes = b""
     logprob: float | None = None
-    alternatives: list[tuple[str, float]] | None = None
+    alternatives: list[tuple[str, bytes, float]] | None = None
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
 
@@ -65,6 +67,7 @@ class Choice:
         "prompt_token_ids",
         "reasoning",
         "request_id",
+        "token_bytes",
         "token_texts",
     )
 
@@ -85,6 +88,7 @@ class Choice:
         self._sum_logprobs = 0.0
         self._num_alternatives = alternatives_of(fields)
         self.token_texts = tokenizer.token_texts(skip_special_tokens=False)
+        self.token_bytes = tokenizer.token_bytes
         self._params = request.sampling
         self._own_stop_ids = frozenset(fields.stop_token_ids or ())
         self._writer = TextWriter(
@@ -149,8 +153,12 @@ class Choice:
             token_id=token.token_id,
             text=text.text,
             token_text=self.token_texts[token.token_id] if has_logprobs else None,
+            token_bytes=self.token_bytes[token.token_id] if has_logprobs else b"",
             logprob=token.logprob if has_logprobs else None,
-            alternatives=[(self.token_texts[token_id], value) for token_id, value in token.alternatives]
+            alternatives=[
+                (self.token_texts[token_id], self.token_bytes[token_id], value)
+                for token_id, value in token.alternatives
+            ]
             if self._num_alternatives
             else None,
             finish_reason=text.finish_reason,

@@ -37,10 +37,21 @@ def _status(error: Exception) -> int:
     return 503 if isinstance(error, EngineUnavailableError) else 500
 
 
+def unknown_model(name: str, served: str) -> RequestError:
+    """The refusal of a model that this server does not have."""
+    return RequestError(
+        f"the model {name!r} does not exist here; this server has {served!r}",
+        status=404,
+        param="model",
+        code="model_not_found",
+    )
+
+
 @web.middleware
 async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Turns every exception of a handler into an OpenAI error."""
     headers: dict[str, str] = {}
+    is_readable = True
     try:
         return await handler(request)
     except web.HTTPException as error:
@@ -50,6 +61,9 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         failure: Exception = RequestError(f"{error.reason}: {request.method} {request.path}", status=error.status)
     except (RequestError, EngineUnavailableError) as error:
         failure = error
+    except web.RequestPayloadError as error:
+        failure = RequestError(f"the body cannot be read: {error}; its Content-Encoding must be that of its bytes")
+        is_readable = False
     except ConnectionResetError:
         raise  # the client has disconnected; aiohttp closes the connection
     except Exception as error:  # noqa: BLE001 (a bug of ours must still be an answer)
@@ -58,4 +72,7 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
     if isinstance(failure, EngineUnavailableError | QueueFullError):
         headers["Retry-After"] = "1"
     body = encode(failure_answer(failure))
-    return web.Response(body=body, status=_status(failure), content_type="application/json", headers=headers)
+    response = web.Response(body=body, status=_status(failure), content_type="application/json", headers=headers)
+    if not is_readable:
+        response.force_close()  # aiohttp reads what is left of a body, and fails again
+    return response

@@ -1,5 +1,6 @@
 """POST /v1/completions and /v1/chat/completions, from the request to the answer."""
 
+import asyncio
 import uuid
 from collections.abc import Sequence
 
@@ -7,6 +8,7 @@ from aiohttp import HttpVersion11, web
 
 from bakeoff.reference_engine.core.request import FinishReason, Request
 from bakeoff.reference_engine.engine.beam_search import conflicting_flag
+from bakeoff.reference_engine.engine.memory import FreedMemory
 from bakeoff.reference_engine.errors import EngineUnavailableError, RequestError
 from bakeoff.reference_engine.serving.core.streams import TokenStream
 from bakeoff.reference_engine.serving.front_end_log import HttpTrace
@@ -19,7 +21,7 @@ from bakeoff.reference_engine.serving.openai_api.choices import (
     share_prompt_logprobs,
 )
 from bakeoff.reference_engine.serving.openai_api.chunks import ChunkEncoder, DirectWriter
-from bakeoff.reference_engine.serving.openai_api.failures import failure_answer
+from bakeoff.reference_engine.serving.openai_api.failures import failure_answer, unknown_model
 from bakeoff.reference_engine.serving.openai_api.fields import (
     ChatFields,
     CompletionFields,
@@ -39,6 +41,8 @@ from bakeoff.reference_engine.serving.openai_api.reasoning import ReasoningSplit
 from bakeoff.reference_engine.serving.openai_api.structured_output import grammar_of
 from bakeoff.reference_engine.serving.service import Service, Serving
 
+_LARGE_BODY_BYTES = 1 << 20
+_GIVE_BACK_S = 3.0  # from the end of a large body until its prompt is encoded or refused
 _TAG_TOKENS = 16  # more than any tokenizer needs for a tag and the line ends behind it
 _SEED_MASK = (1 << 63) - 1  # JSON allows any integer
 _SSE_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
@@ -53,14 +57,16 @@ class GenerationRoutes:
 
     def __init__(self, service: Service) -> None:
         self._service = service
+        self._freed = FreedMemory()
+        self._is_giving_back = False
 
     async def completions(self, http: web.Request) -> web.StreamResponse:
         """POST /v1/completions."""
         trace = self._service.front_end_log.trace()
         serving = self._service.ready()
-        fields = parse_body(await http.read(), CompletionFields)
+        fields = parse_body(await self._body(http), CompletionFields)
         self._check_model_name(fields)
-        prompts = await completion_prompts(fields, serving.tokenizer)
+        prompts = await completion_prompts(fields, serving.tokenizer, serving.facts.limits.max_model_len)
         answer_id = f"cmpl-{uuid.uuid4().hex}"
         form = TextFormat(answer_id, serving.facts.config.model_name, return_token_ids=bool(fields.return_token_ids))
         return await self._generate(http, fields, _Job(answer_id, prompts, form, serving, trace))
@@ -69,9 +75,9 @@ class GenerationRoutes:
         """POST /v1/chat/completions."""
         trace = self._service.front_end_log.trace()
         serving = self._service.ready()
-        fields = parse_body(await http.read(), ChatFields)
+        fields = parse_body(await self._body(http), ChatFields)
         self._check_model_name(fields)
-        prompts = [await chat_prompt(fields, serving.tokenizer)]
+        prompts = [await chat_prompt(fields, serving.tokenizer, serving.facts.limits.max_model_len)]
         answer_id = f"chatcmpl-{uuid.uuid4().hex}"
         form = ChatFormat(answer_id, serving.facts.config.model_name, return_token_ids=bool(fields.return_token_ids))
         job = _Job(answer_id, prompts, form, serving, trace)
@@ -79,15 +85,22 @@ class GenerationRoutes:
             job.prompt_end = serving.tokenizer.decode(prompts[0][-_TAG_TOKENS:], skip_special_tokens=False)
         return await self._generate(http, fields, job)
 
+    async def _body(self, http: web.Request) -> bytes:
+        """The body; after a large one, memory that is free then goes back to the system."""
+        body = await http.read()
+        if len(body) >= _LARGE_BODY_BYTES and not self._is_giving_back:
+            self._is_giving_back = True
+            asyncio.get_running_loop().call_later(_GIVE_BACK_S, self._give_back)
+        return body
+
+    def _give_back(self) -> None:
+        self._is_giving_back = False
+        asyncio.get_running_loop().run_in_executor(None, self._freed.give_back)
+
     def _check_model_name(self, fields: GenerationFields) -> None:
         name = self._service.config.model_name
         if fields.model is not None and fields.model != name:
-            raise RequestError(
-                f"the model {fields.model!r} does not exist here; this server has {name!r}",
-                status=404,
-                param="model",
-                code="model_not_found",
-            )
+            raise unknown_model(fields.model, name)
 
     async def _generate(self, http: web.Request, fields: GenerationFields, job: "_Job") -> web.StreamResponse:
         grammar = await grammar_of(fields, job.serving.grammars)

@@ -67,11 +67,16 @@ def _field_of(message: str) -> str | None:
     return named[1] if named else None
 
 
-async def completion_prompts(fields: CompletionFields, tokenizer: Tokenizer) -> list[list[int]]:
+async def completion_prompts(fields: CompletionFields, tokenizer: Tokenizer, most: int) -> list[list[int]]:
     """Token ids of each prompt of a completion request: text, ids, or a list of either.
 
+    Args:
+        fields: of the request.
+        tokenizer: the model's.
+        most: tokens that a prompt may have.
+
     Raises:
-        RequestError: the list mixes kinds, is empty, or is too long.
+        RequestError: the list mixes kinds, is empty, or is too long, or a text is.
     """
     prompt = fields.prompt
     if isinstance(prompt, str):
@@ -87,15 +92,21 @@ async def completion_prompts(fields: CompletionFields, tokenizer: Tokenizer) -> 
     lists = [item for item in items if isinstance(item, list)]
     if len(texts) + len(lists) < len(items) or not all(type(token) is int for token in itertools.chain(*lists)):
         raise RequestError("prompt must be text, a list of token ids, or a list of either", param="prompt")
-    encoded = iter(await tokenizer.encode_off_loop(texts, add_special_tokens=fields.add_special_tokens))
+    encoded = iter(await tokenizer.encode_off_loop(texts, most=most, add_special_tokens=fields.add_special_tokens))
     return [next(encoded) if isinstance(item, str) else cast("list[int]", item) for item in items]
 
 
-async def chat_prompt(fields: ChatFields, tokenizer: Tokenizer) -> list[int]:
+async def chat_prompt(fields: ChatFields, tokenizer: Tokenizer, most: int) -> list[int]:
     """Token ids of a chat, rendered with the checkpoint's template.
 
+    Args:
+        fields: of the request.
+        tokenizer: the model's.
+        most: tokens that the chat may have.
+
     Raises:
-        RequestError: a message without a role, with content that is not text, or refused by the template.
+        RequestError: a message without a role, with content that is not text, or refused by the template; or the chat
+            is too long.
     """
     if reserved := _NOT_VARIABLES & (fields.chat_template_kwargs or {}).keys():
         raise RequestError(
@@ -110,7 +121,7 @@ async def chat_prompt(fields: ChatFields, tokenizer: Tokenizer) -> list[int]:
     # Other threads get the interpreter every 5 ms, so that a long chat does not block the event loop.
     text = render() if len(fields.messages) <= _INLINE_MESSAGES else await asyncio.to_thread(render)
     # The template contains the special tokens.
-    (ids,) = await tokenizer.encode_off_loop([text], add_special_tokens=False)
+    (ids,) = await tokenizer.encode_off_loop([text], most=most, add_special_tokens=False)
     return ids
 
 

@@ -210,20 +210,50 @@ def test_each_ignored_field_takes_anything(name):
     ],
 )
 def test_prompts_come_in_five_shapes(tokenizer, prompt, ids):
-    assert asyncio.run(completion_prompts(completion(prompt=prompt), tokenizer)) == ids
+    assert asyncio.run(completion_prompts(completion(prompt=prompt), tokenizer, 10**6)) == ids
 
 
 @pytest.mark.parametrize("prompt", [[True], [1.5], [[1, "x"]], [None], [[True]]])
 def test_other_shapes_are_refused(tokenizer, prompt):
     with pytest.raises(RequestError, match="prompt must be text"):
-        asyncio.run(completion_prompts(completion(prompt=prompt), tokenizer))
+        asyncio.run(completion_prompts(completion(prompt=prompt), tokenizer, 10**6))
 
 
 def test_long_texts_take_the_other_way_to_the_same_ids(tokenizer):
     text = "hello world " * 500
     ids = tokenizer.encode(text)
-    assert asyncio.run(tokenizer.encode_off_loop([text])) == [ids]
+    assert asyncio.run(tokenizer.encode_off_loop([text], most=10**6)) == [ids]
     assert ids == tokenizer.backend.encode(text).ids
+
+
+def test_a_token_that_is_a_part_of_a_character_has_its_bytes(tokenizer):
+    face = "\N{GRINNING FACE}"
+    ids = tokenizer.encode(face)
+    assert len(ids) == 4
+    assert [tokenizer.token_bytes[token] for token in ids] == [bytes([byte]) for byte in face.encode()]
+    assert b"".join(tokenizer.token_bytes[token] for token in tokenizer.encode("so it is")) == b"so it is"
+
+
+@pytest.mark.parametrize("words", [500, 40_000])
+def test_a_text_of_too_many_tokens_is_refused_after_its_beginning(tokenizer, words, monkeypatch):
+    lengths, encode = [], type(tokenizer).encode
+
+    def recording(self, text, **settings):
+        lengths.append(len(text))
+        return encode(self, text, **settings)
+
+    monkeypatch.setattr(type(tokenizer), "encode", recording)
+    with pytest.raises(RequestError, match="more than 20 tokens") as refused:
+        asyncio.run(tokenizer.encode_off_loop(["hello " * words], most=20))
+    assert refused.value.code == "context_length_exceeded"
+    assert lengths == [160, 640], "the first beginning may have tokens that the text has not"
+
+
+def test_a_long_text_of_few_tokens_is_encoded_whole(tokenizer):
+    text = "hello " * 500
+    ids = tokenizer.encode(text)
+    for most in (len(ids), len(ids) + 9):
+        assert asyncio.run(tokenizer.encode_off_loop([text], most=most)) == [ids]
 
 
 @pytest.mark.parametrize(("count", "is_inline"), [(1, True), (256, False)])
@@ -241,7 +271,7 @@ def test_many_short_prompts_are_tokenised_off_the_event_loop(tokenizer, count, i
     recording = Tokenizer(Recording(), {}, None)
     prompts = ["hello world"] * count
     assert (
-        asyncio.run(completion_prompts(completion(prompt=prompts), recording))
+        asyncio.run(completion_prompts(completion(prompt=prompts), recording, 10**6))
         == [tokenizer.encode("hello world")] * count
     )
     assert threads
@@ -249,10 +279,11 @@ def test_many_short_prompts_are_tokenised_off_the_event_loop(tokenizer, count, i
 
 
 def test_chat_template_variables_reach_the_template(tokenizer):
-    with_prompt = asyncio.run(chat_prompt(chat(), tokenizer))
-    without = asyncio.run(chat_prompt(chat(add_generation_prompt=False), tokenizer))
+    with_prompt = asyncio.run(chat_prompt(chat(), tokenizer, 10**6))
+    without = asyncio.run(chat_prompt(chat(add_generation_prompt=False), tokenizer, 10**6))
     assert with_prompt[: len(without)] == without
-    assert asyncio.run(chat_prompt(chat(chat_template_kwargs={"add_generation_prompt": False}), tokenizer)) == without
+    left_out = chat(chat_template_kwargs={"add_generation_prompt": False})
+    assert asyncio.run(chat_prompt(left_out, tokenizer, 10**6)) == without
 
 
 @pytest.mark.parametrize(("count", "is_inline"), [(1, True), (200, False)])
@@ -264,7 +295,7 @@ def test_long_chats_are_rendered_off_the_event_loop(tokenizer, count, is_inline,
         return render(messages, **variables)
 
     monkeypatch.setattr(tokenizer, "render_chat", recording)
-    asyncio.run(chat_prompt(chat(messages=[{"role": "user", "content": "x"}] * count), tokenizer))
+    asyncio.run(chat_prompt(chat(messages=[{"role": "user", "content": "x"}] * count), tokenizer, 10**6))
     assert threads
     assert (threading.main_thread() in threads) == is_inline
 

@@ -127,6 +127,28 @@ def test_fields_without_effect_and_harmless_values_are_accepted(serve):
     with_server(serve, test)
 
 
+def test_more_prompts_than_can_ever_wait_are_no_full_queue(serve):
+    async def test(s):
+        error = (await s.post(TEXT, {"prompt": ["x"] * 4, "max_tokens": 1}, status=400))["error"]
+        assert error["param"] == "prompt"
+        assert (
+            "4 prompts in one request are more than the 2 that run at the same time and the 1 that" in error["message"]
+        )
+        await s.post(TEXT, {"prompt": ["x"] * 3, "max_tokens": 1})
+
+    with_server(serve, test, max_num_seqs=2, max_queue=1)
+
+
+def test_the_model_is_found_by_its_name(serve):
+    async def test(s):
+        async with s.client.get("/v1/models/tiny") as answer:
+            assert (answer.status, (await answer.json())["id"]) == (200, "tiny")
+        async with s.client.get("/v1/models/some/other") as answer:
+            assert (answer.status, (await answer.json())["error"]["code"]) == (404, "model_not_found")
+
+    with_server(serve, test)
+
+
 def test_bad_json_wrong_paths_and_methods_are_openai_errors_too(serve):
     async def test(s):
         deep = b'{"prompt": ' + b"[" * 100_000
@@ -134,6 +156,9 @@ def test_bad_json_wrong_paths_and_methods_are_openai_errors_too(serve):
             async with s.client.post(TEXT, data=body) as answer:
                 assert answer.status == 400
                 assert message in (await answer.json())["error"]["message"]
+        for coding in ("gzip", "deflate"):
+            async with s.client.post(TEXT, data=b"{}", headers={"Content-Encoding": coding}) as answer:
+                assert answer.status == 400  # as text where aiohttp has the body already when it reads the head
         for method, path, status in (("get", "/nope", 404), ("get", TEXT, 405)):
             async with s.client.request(method, path) as answer:
                 assert answer.status == status
