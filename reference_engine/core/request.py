@@ -11,11 +11,13 @@ _COLDEST = 1e-5  # lower temperatures would overflow the scores; vLLM treats the
 
 
 class FinishReason(enum.StrEnum):
-    """Why a request ended, in OpenAI's terms."""
+    """Why a request ended, in OpenAI's terms as far as it has one."""
 
     STOP = "stop"
     LENGTH = "length"
     ABORT = "abort"
+    GRAMMAR = "grammar"
+    """Its grammar became too complex to follow; a server answers with an error."""
 
 
 EarlyStopping = bool | Literal["never"]

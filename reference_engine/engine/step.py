@@ -340,6 +340,8 @@ class Engine:
     ) -> TokenOutput:
         if last_s is None:
             request.first_token_s = now_s
+        if reason is FinishReason.STOP and self._sampler.gave_up(request.request_id):
+            reason = FinishReason.GRAMMAR
         if reason is not None:
             self._scheduler.finish(request)
         gap_s, phases = None if last_s is None else now_s - last_s, Phases.of(request, now_s)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from llguidance import LLMatcher, LLTokenizer, regex_to_lark
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, regex_to_lark
 from numpy.typing import NDArray
 
 from bakeoff.reference_engine.errors import RequestError
@@ -27,6 +27,9 @@ _ASCII = "dws"  # these classes of regular expressions
 _JSON_OPTIONS: Any = {"whitespace_pattern": r"[ \t\n\r]{1,64}"}
 
 
+_LIMITS = LLParserLimits(max_items_in_row=50_000, step_max_items=1_000_000, step_lexer_fuel=4_000_000)
+"""Effort for one token: 25, 20 and 20 times the library's defaults, of which a schema of 500 optional properties takes
+more. The library states 20,000 items, or 14,000 units of fuel, a millisecond."""
 JSON_OBJECT: Mapping[str, Any] = {"type": "object"}
 """The schema of any JSON object."""
 
@@ -36,12 +39,15 @@ class GrammarState:
 
     Args:
         matcher: at the start of the grammar, and used by this sequence only.
+
+    Attributes:
+        is_given_up: whether the library's limits on effort were reached; only the end is allowed from then on.
     """
 
     def __init__(self, matcher: LLMatcher) -> None:
         self._matcher = matcher
         self._num_taken = 0
-        self._is_given_up = False
+        self.is_given_up = False
 
     def follow(self, token_ids: Sequence[int], prompt_len: int) -> None:
         """Consumes the output tokens since the last call.
@@ -62,9 +68,8 @@ class GrammarState:
             mask: [vocab_size / 32, rounded up], contiguous; one bit per token, the lowest bit first.
         """
         self._matcher.unsafe_compute_mask_ptr(mask.ctypes.data, mask.nbytes)
-        if not self._is_given_up and self._matcher.is_error():
-            # Only the library's limits on effort lead here; from now on only the end is allowed.
-            self._is_given_up = True
+        if not self.is_given_up and self._matcher.is_error():
+            self.is_given_up = True
             _log.warning("a grammar was given up: %s", _one_line(self._matcher.get_error()))
 
 
@@ -167,9 +172,12 @@ class Grammars:
             if matcher is not None:
                 self._matchers.move_to_end(source)
                 return matcher
-        matcher = LLMatcher(self._vocabulary, source, log_level=0)
-        if matcher.is_error():
-            raise ValueError(_one_line(matcher.get_error()))
+        matcher = LLMatcher(self._vocabulary, source, log_level=0, limits=_LIMITS)
+        first = matcher.deep_copy()
+        first.compute_bitmask()
+        for tried in (matcher, first):
+            if tried.is_error():
+                raise ValueError(_one_line(tried.get_error()))
         with self._lock:
             self._matchers[source] = matcher
             if len(self._matchers) > _CACHED_GRAMMARS:

@@ -76,6 +76,11 @@ class Sampler:
                 self._grammars[member.request_id] = self._compiled.start(member.sampling.grammar)
         self.prompts.start(request)
 
+    def gave_up(self, request_id: str) -> bool:
+        """Whether a request's grammar became too complex to follow."""
+        state = self._grammars.get(request_id)
+        return state is not None and state.is_given_up
+
     def free(self, request_ids: Iterable[str]) -> None:
         """Drops the state of requests that have ended."""
         for request_id in request_ids:

@@ -8,6 +8,7 @@ import msgspec
 from bakeoff.reference_engine.core.outputs import Phases, PromptLogprob, SampledToken, TokenOutput
 from bakeoff.reference_engine.core.request import FinishReason, Request
 from bakeoff.reference_engine.engine.text_writer import Text, TextWriter
+from bakeoff.reference_engine.errors import RequestError
 from bakeoff.reference_engine.loading.tokenizer import Tokenizer
 from bakeoff.reference_engine.serving.core.streams import TokenStream
 from bakeoff.reference_engine.serving.openai_api.fields import GenerationFields, alternatives_of
@@ -185,7 +186,16 @@ class OpenChoices:
         self._stream = stream
 
     def push(self, output: TokenOutput) -> TokenEvent | None:
-        """The event of a token; None if its choice ended with a stop string in the same step."""
+        """The event of a token; None if its choice ended with a stop string in the same step.
+
+        Raises:
+            RequestError: the choice's grammar became too complex to follow.
+        """
+        if output.finish_reason is FinishReason.GRAMMAR:
+            raise RequestError(
+                "the answer cannot be completed: its grammar became too complex to follow; simplify the schema, the "
+                "regular expression or the choices"
+            )
         choice = self._by_id[output.request_id]
         if choice.is_finished:
             return None

@@ -6,13 +6,15 @@ import re
 import jsonschema
 import numpy as np
 import pytest
+from llguidance import LLParserLimits
 
 from bakeoff.reference_engine.core.request import FinishReason, Request, SamplingParams
 from bakeoff.reference_engine.errors import RequestError
 from bakeoff.reference_engine.loading.checkpoint import open_checkpoint
 from bakeoff.reference_engine.offline import generate
+from bakeoff.reference_engine.sampling import grammar as grammar_module
 from bakeoff.reference_engine.sampling.grammar import Grammars
-from tests.reference_engine.server_calls import CHAT, HELLO, TEXT, with_server
+from tests.reference_engine.server_calls import CHAT, HELLO, TEXT, is_idle, with_server
 
 PERSON = {
     "type": "object",
@@ -230,3 +232,46 @@ def test_each_mistake_is_named(serve, constraint, param, message):
         assert error["param"] == param
 
     with_server(serve, test)
+
+
+def optional(count):
+    """A schema of so many optional texts."""
+    return {"type": "object", "properties": {f"key_{n}": {"type": "string"} for n in range(count)},
+            "additionalProperties": False}  # fmt: skip
+
+
+def test_a_schema_of_a_thousand_optional_properties_is_followed(serve):
+    async def test(s):
+        form = {"type": "json_schema", "json_schema": {"name": "wide", "schema": optional(1000)}}
+        body = {"messages": HELLO, "max_tokens": 40, "temperature": 0, "response_format": form}
+        choice = (await s.post(CHAT, body))["choices"][0]
+        text = choice["message"]["content"]
+        assert text.startswith("{")
+        assert choice["finish_reason"] == "length" or json.loads(text).keys() <= {f"key_{n}" for n in range(1000)}
+        assert text != "{"
+
+    with_server(serve, test)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_grammar_that_is_given_up_is_an_error_and_no_stop(serve, monkeypatch, stream):
+    monkeypatch.setattr(grammar_module, "_LIMITS", LLParserLimits(max_items_in_row=200))
+
+    async def test(s):
+        schema = {"type": "array", "items": optional(100), "minItems": 1}
+        form = {"type": "json_schema", "json_schema": {"name": "wide", "schema": schema}}
+        body = {"messages": HELLO, "max_tokens": 40, "temperature": 0, "response_format": form}
+        if stream:
+            (*_, last) = await s.stream(CHAT, body)
+        else:
+            last = await s.post(CHAT, body, status=400)
+        assert "its grammar became too complex" in last["error"]["message"]
+        await s.until(lambda: is_idle(s))
+
+    with_server(serve, test)
+
+
+def test_a_grammar_whose_first_token_is_too_complex_is_refused(tokenizer, monkeypatch):
+    monkeypatch.setattr(grammar_module, "_LIMITS", LLParserLimits(step_max_items=1))
+    with pytest.raises(RequestError, match="the list of choices cannot be used"):
+        Grammars(tokenizer, 266, EOS).of_choice([f"{n}" for n in range(300)])
