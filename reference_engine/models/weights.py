@@ -1,5 +1,6 @@
 """Moves a checkpoint's tensors to the model's device and dtype, quantises them, and shards them over ranks."""
 
+import logging
 from collections.abc import Callable, Sequence
 
 import torch
@@ -21,6 +22,12 @@ from bakeoff.reference_engine.models.source import WeightSource
 from bakeoff.reference_engine.quantization.blocks import BlockMatrix
 from bakeoff.reference_engine.quantization.matrix import Linear, QuantisedMatrix
 from bakeoff.reference_engine.quantization.methods import METHODS
+
+_log = logging.getLogger(__name__)
+
+
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 class Weights:
@@ -65,6 +72,7 @@ class Weights:
         self._quantization: QuantizationName = quantization
         self.plain_bytes = self.quantised_bytes = 0
         self.may_capture = True
+        self._warned: set[str] = set()
         self.dtype = dtype
         self.device = device
         self.ranks = ranks
@@ -180,7 +188,14 @@ class Weights:
                 f"--quantization {self._quantization} is for plain weights, and this checkpoint is quantised already; "
                 "leave the option out"
             )
-        return method.make(self._get(name).to(self.device).to(self.dtype))
+        made = method.make(self._get(name).to(self.device).to(self.dtype))
+        if not made.has_kernel(self.device, self.dtype):
+            self._warn_once(
+                f"--quantization {self._quantization}: no kernel multiplies these codes on {self.device.type} in "
+                f"{_dtype_name(self.dtype)}, so that every step decodes all weights, which can take twenty times as "
+                "long as plain weights; it only saves memory"
+            )
+        return made
 
     def _stored(self, name: str, *, is_outer: bool = False) -> QuantisedMatrix | None:
         """The stored matrix, possibly the embedding or the head, if it is quantised and may stay so."""
@@ -189,8 +204,19 @@ class Weights:
             return stored
         # On a GPU no kernel looks up some rows of blocks, and a head may share its matrix with the embedding.
         is_looked_up = is_outer and isinstance(stored, BlockMatrix) and self.device.type != "cpu"
-        is_plain = self._batch_invariant or is_looked_up or not stored.has_kernel(self.device, self.dtype)
+        has_kernel = stored.has_kernel(self.device, self.dtype)
+        if not has_kernel:
+            self._warn_once(
+                f"no kernel multiplies the checkpoint's quantised weights on {self.device.type} in "
+                f"{_dtype_name(self.dtype)}: they are decoded once, and take the memory and the time of plain weights"
+            )
+        is_plain = self._batch_invariant or is_looked_up or not has_kernel
         return None if is_plain else stored
+
+    def _warn_once(self, message: str) -> None:
+        if message not in self._warned:
+            self._warned.add(message)
+            _log.warning(message)
 
     def _placed(self, matrix: QuantisedMatrix) -> QuantisedMatrix:
         self.quantised_bytes += matrix.held_bytes(self.device, self.dtype)

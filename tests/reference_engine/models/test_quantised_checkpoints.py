@@ -58,6 +58,26 @@ def test_a_model_generates_the_tokens_of_its_dequantised_twin(pair, case):
     assert tokens_of(quantised, quantization="stored") == tokens_of(twin)
 
 
+@pytest.mark.parametrize(
+    ("method", "said"),
+    [("fp8", "--quantization fp8: no kernel multiplies these codes on cpu in float32"), ("none", None)],
+)
+def test_weights_without_a_kernel_are_told_once(checkpoint_dir, caplog, method, said):
+    weights = Weights(open_checkpoint(checkpoint_dir).weights, torch.float32, CPU, quantization=method)
+    for layer in (0, 1):
+        weights.rows(f"model.layers.{layer}.mlp.", "down_proj")
+    assert [record.getMessage()[: len(said or "")] for record in caplog.records] == ([said] if said else [])
+
+
+def test_stored_weights_that_become_plain_are_told_once(pair, caplog):
+    quantised, _ = pair("bytes")
+    weights = Weights(open_checkpoint(quantised).weights, torch.float32, CPU, quantization="auto")
+    for part in ("q_proj", "k_proj"):
+        weights.linear(f"{LAYER}self_attn.", (part,))
+    (record,) = caplog.records
+    assert "no kernel multiplies the checkpoint's quantised weights on cpu in float32" in record.getMessage()
+
+
 @pytest.mark.parametrize("case", ["gptq in act-order", "awq", "bytes"])
 @pytest.mark.parametrize("size", [1, 2])
 def test_linear_layers_are_fused_and_cut_over_ranks(pair, case, size):
