@@ -8,6 +8,7 @@ import asyncio
 import dataclasses
 import json
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from functools import partial
@@ -101,6 +102,11 @@ def build_parser(command: str | None = None) -> argparse.ArgumentParser:
     serve = commands.add_parser("serve", help="OpenAI-compatible HTTP server for one model")
     for field in dataclasses.fields(EngineConfig):
         _add_flag(serve, EngineConfig, field)
+    serve.add_argument(
+        "--api-key",
+        help="that requests must carry as a bearer token; the process list shows it, unlike the environment variable "
+        "REFERENCE_ENGINE_API_KEY (default: none)",
+    )
     convert = commands.add_parser("convert", help="GGUF file to Hugging Face checkpoint, or to plain GGUF")
     convert.add_argument("source", type=Path, metavar="SRC.gguf")
     convert.add_argument("target", type=Path, metavar="OUT", help="a directory, or a file that ends in .gguf")
@@ -211,14 +217,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _serve(options: dict[str, object]) -> None:
     from bakeoff.reference_engine.core.files import check_model_path  # noqa: PLC0415 (not needed for --help)
+    from bakeoff.reference_engine.serving.openai_api.access import KEY_VARIABLE  # noqa: PLC0415
     from bakeoff.reference_engine.serving.server import serve  # noqa: PLC0415
     from bakeoff.reference_engine.serving.service import Service  # noqa: PLC0415
 
     share_one_arena()
+    api_key = options.pop("api_key") or os.environ.get(KEY_VARIABLE) or None
     config = EngineConfig(**options)  # type: ignore[arg-type]
     check_model_path(Path(config.model))
     with asyncio.Runner(loop_factory=_new_event_loop) as runner:
-        runner.run(serve(Service(config)))
+        runner.run(serve(Service(config), None if api_key is None else str(api_key)))
 
 
 def _new_event_loop() -> asyncio.AbstractEventLoop:

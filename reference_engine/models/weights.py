@@ -189,7 +189,7 @@ class Weights:
                 "leave the option out"
             )
         made = method.make(self._get(name).to(self.device).to(self.dtype))
-        if not made.has_kernel(self.device, self.dtype):
+        if made is not None and not made.has_kernel(self.device, self.dtype):
             self._warn_once(
                 f"--quantization {self._quantization}: no kernel multiplies these codes on {self.device.type} in "
                 f"{_dtype_name(self.dtype)}, so that every step decodes all weights, which can take twenty times as "

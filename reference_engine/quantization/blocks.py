@@ -16,11 +16,7 @@ from bakeoff.reference_engine.quantization.coded_linear import (
     has_coded_products,
 )
 from bakeoff.reference_engine.quantization.integer_matrix import MIDDLE
-from bakeoff.reference_engine.quantization.matrix import FewRowsLinear, Linear, SlabLinear, slab_call_bytes
-
-_FEW_ROWS, _FEW_ROWS_OF_LARGE = 8, 4
-"""Up to this many rows, with blocks of 32 and of 256 weights, products of whole numbers are faster than products of
-bfloat16 pairs, which unpack the blocks first."""
+from bakeoff.reference_engine.quantization.matrix import Linear, SlabLinear, slab_call_bytes
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
@@ -108,20 +104,17 @@ class BlockMatrix:
         return self.format.unpack(self.blocks.reshape(-1, self.format.bytes)).view(self.shape).to(self.dtype)
 
     def linear(self, bias: torch.Tensor | None, *, keeps_float32: bool = False) -> Linear:
-        """See `QuantisedMatrix`; few rows in bfloat16 are rounded to 8 bits; all rows if there is no faster product."""
+        """See `QuantisedMatrix`; in bfloat16 rows are rounded to 8 bits where that is faster."""
         device, dtype = self.blocks.device, self.dtype
         if self._has_coded_products(device):
             return CodedLinear(self._coded(), bias, torch.float32 if keeps_float32 else dtype)
         if not quantised.has_kernel(device, dtype):
             return SlabLinear(self, bias)
         arguments = self.blocks, self.format, self.shape, bias, dtype
-        many = quantised.BlockLinear(*arguments, keeps_float32=keeps_float32)
-        if dtype != torch.bfloat16 or not integers.multiplies_blocks(device, self.format, self.shape[1]):
-            return many
-        few = integers.BlockIntegerLinear(*arguments, keeps_float32=keeps_float32)
-        if not quantised.has_bfloat16_pairs():
-            return few
-        return FewRowsLinear(few, many, _FEW_ROWS if self.format.elements == integers.BLOCK else _FEW_ROWS_OF_LARGE)
+        # For many rows bfloat16 is faster on some processors, but then a token's bits would depend on the batch.
+        rounds = dtype == torch.bfloat16 and integers.multiplies_blocks(device, self.format, self.shape[1])
+        product = integers.BlockIntegerLinear if rounds else quantised.BlockLinear
+        return product(*arguments, keeps_float32=keeps_float32)
 
     def _coded(self) -> CodedWeight:
         """The same numbers: codes of 5 and 6 bits are stored in bytes, and nested scales are multiplied out."""

@@ -11,7 +11,6 @@ from typing import Literal, Self
 import torch
 
 from bakeoff.reference_engine.kernels import integers
-from bakeoff.reference_engine.kernels.quantised import has_bfloat16_pairs
 from bakeoff.reference_engine.quantization.coded_linear import (
     CodedLinear,
     CodedWeight,
@@ -19,10 +18,8 @@ from bakeoff.reference_engine.quantization.coded_linear import (
     coded_nbytes,
     has_coded_products,
 )
-from bakeoff.reference_engine.quantization.matrix import FewRowsLinear, Linear, SlabLinear, slab_call_bytes
+from bakeoff.reference_engine.quantization.matrix import Linear, SlabLinear, slab_call_bytes
 
-_FEW_ROWS = {4: 32, 8: 16}
-"""If a processor multiplies pairs of bfloat16, products with plain numbers are faster for more rows; by bits."""
 UNIT = 32
 """Columns that 16 bytes of 4-bit codes hold: byte j has column j in its low half and column j + 16 in its high half, so
 that each half of a register holds neighbours."""
@@ -102,7 +99,7 @@ class IntegerMatrix:
             return in_order + coded_call_bytes(self.shape, rows, dtype)
         if not self.has_kernel(device, dtype):
             return slab_call_bytes(self.shape, rows, dtype)
-        return compiled_call_bytes(self.shape, rows, dtype)
+        return rows * self.shape[0] * dtype.itemsize
 
     @property
     def layout(self) -> Hashable:
@@ -184,23 +181,10 @@ class IntegerMatrix:
             codes = self.codes if self.bits == 8 else unpack(self.codes)
             dtype = torch.float32 if keeps_float32 else self.dtype
             return CodedLinear(CodedWeight(codes, self.scales, self.offsets, self.bits), bias, dtype, self.order)
-        plain = SlabLinear(self, bias)
         if not self.has_kernel(self.codes.device, self.dtype):
-            return plain
-        rounded = integers.IntegerLinear(
+            return SlabLinear(self, bias)
+        # For many rows bfloat16 is faster on some processors, but then a token's bits would depend on the batch.
+        return integers.IntegerLinear(
             self.codes, self.scales, self.offsets,
             bits=self.bits, order=self.order, bias=bias, dtype=self.dtype, keeps_float32=keeps_float32,
         )  # fmt: skip
-        if keeps_float32 or not _is_plain_faster(self.dtype):
-            return rounded
-        return FewRowsLinear(rounded, plain, _FEW_ROWS[self.bits])
-
-
-def compiled_call_bytes(shape: tuple[int, int], rows: int, dtype: torch.dtype) -> int:
-    """`QuantisedMatrix.call_bytes` of a compiled product on a CPU."""
-    return slab_call_bytes(shape, rows, dtype) if _is_plain_faster(dtype) else rows * shape[0] * dtype.itemsize
-
-
-def _is_plain_faster(dtype: torch.dtype) -> bool:
-    """Whether more than `_FEW_ROWS` rows are multiplied by the dequantised weight."""
-    return dtype == torch.bfloat16 and has_bfloat16_pairs()

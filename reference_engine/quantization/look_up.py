@@ -20,7 +20,7 @@ from bakeoff.reference_engine.quantization.coded_linear import (
     coded_nbytes,
     has_coded_products,
 )
-from bakeoff.reference_engine.quantization.integer_matrix import UNIT, IntegerMatrix, compiled_call_bytes, pack, unpack
+from bakeoff.reference_engine.quantization.integer_matrix import UNIT, IntegerMatrix, pack, unpack
 from bakeoff.reference_engine.quantization.matrix import Linear, SlabLinear, slab_call_bytes
 
 _LARGEST_CODE = 127
@@ -88,7 +88,7 @@ class LookUpMatrix:
     def call_bytes(self, rows: int, device: torch.device, dtype: torch.dtype) -> int:
         """See `QuantisedMatrix`."""
         if self._has_integers(device, dtype):
-            return compiled_call_bytes(self.shape, rows, dtype)
+            return rows * self.shape[0] * dtype.itemsize
         of_call = coded_call_bytes if self.has_kernel(device, dtype) else slab_call_bytes
         return of_call(self.shape, rows, dtype)
 

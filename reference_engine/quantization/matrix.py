@@ -117,17 +117,6 @@ class SlabLinear:
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
 
 
-class FewRowsLinear:
-    """One product for up to `max_rows` rows, another for more."""
-
-    def __init__(self, few: Linear, many: Linear, max_rows: int) -> None:
-        self._few, self._many, self._max_rows = few, many, max_rows
-
-    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """See `Linear`."""
-        return (self._few if rows.shape[0] <= self._max_rows else self._many)(rows)
-
-
 def slab_call_bytes(shape: tuple[int, int], rows: int, dtype: torch.dtype) -> int:
     """`QuantisedMatrix.call_bytes` of `SlabLinear`."""
     width, depth = shape

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from aiohttp import web
 
 from bakeoff.reference_engine.errors import PortInUseError, UserMistakeError
+from bakeoff.reference_engine.serving.openai_api.access import access_check
 from bakeoff.reference_engine.serving.openai_api.answers import encode
 from bakeoff.reference_engine.serving.openai_api.failures import errors_as_json, unknown_model
 from bakeoff.reference_engine.serving.openai_api.generation import GenerationRoutes
@@ -135,9 +136,9 @@ def _json(value: object) -> web.Response:
     return web.Response(body=encode(value), content_type="application/json")
 
 
-def make_app(service: Service) -> web.Application:
-    """The routes of one service, which the caller loads and stops."""
-    app = web.Application(middlewares=[errors_as_json], client_max_size=_MAX_BODY_BYTES)
+def make_app(service: Service, api_key: str | None = None) -> web.Application:
+    """The routes of one service, which the caller loads and stops; see `access_check` for the key."""
+    app = web.Application(middlewares=[errors_as_json, access_check(api_key)], client_max_size=_MAX_BODY_BYTES)
     status, generation = StatusRoutes(service), GenerationRoutes(service)
     app.router.add_get("/health", status.health)
     app.router.add_get("/version", status.version)
@@ -156,8 +157,12 @@ def make_app(service: Service) -> web.Application:
     return app
 
 
-async def serve(service: Service) -> None:
+async def serve(service: Service, api_key: str | None = None) -> None:
     """Serves until SIGINT, until SIGTERM, after which open requests may end, or until loading fails.
+
+    Args:
+        service: the model.
+        api_key: that requests must carry; None for none.
 
     Raises:
         PortInUseError: the address is in use.
@@ -165,7 +170,8 @@ async def serve(service: Service) -> None:
     """
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_THREADS, "worker"))
     # handler_cancellation: when a client disconnects, its blocks must be freed at once.
-    runner = web.AppRunner(make_app(service), access_log=None, handler_cancellation=True, shutdown_timeout=_SHUTDOWN_S)
+    app = make_app(service, api_key)
+    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=_SHUTDOWN_S)
     await runner.setup()
     try:
         await _open_port(runner, service)

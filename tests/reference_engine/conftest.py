@@ -223,9 +223,9 @@ def serve(tiny_config):
     """`async with serve(**config) as served`: a server around the tiny model, all in this process."""
 
     @contextlib.asynccontextmanager
-    async def start(loader=core_loop.load, *, load=True, config=None, **changes):
+    async def start(loader=core_loop.load, *, load=True, config=None, api_key=None, **changes):
         service = Service(config or tiny_config(**changes), lambda config, _: ThreadCore(config, loader))
-        server = TestServer(make_app(service))
+        server = TestServer(make_app(service, api_key))
         await server.start_server()  # its runner cancels handlers whose client has gone, as ours does
         async with TestClient(server) as client:
             if load:

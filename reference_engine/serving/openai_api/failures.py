@@ -14,6 +14,8 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 _TYPES = {
     400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
     404: "not_found_error",
     405: "invalid_request_error",
     429: "rate_limit_error",
@@ -69,6 +71,8 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
     except Exception as error:  # noqa: BLE001 (a bug of ours must still be an answer)
         _log.exception("%s %s failed", request.method, request.path)
         failure = error
+    if isinstance(failure, RequestError) and failure.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
     if isinstance(failure, EngineUnavailableError | QueueFullError):
         headers["Retry-After"] = "1"
     body = encode(failure_answer(failure))

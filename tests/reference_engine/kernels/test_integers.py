@@ -27,12 +27,6 @@ EVERY_ZERO = pytest.mark.parametrize("has_offsets", [False, True])
 EVERY_DTYPE = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 
 
-@pytest.fixture(autouse=True)
-def _all_rows_are_rounded(monkeypatch):
-    """As on processors that do not multiply pairs of bfloat16."""
-    monkeypatch.setattr(integer_matrix, "has_bfloat16_pairs", lambda: False)
-
-
 def matrix_of(bits, columns, group, *, has_offsets=False, has_order=False, dtype=torch.float32):
     """Random, with all codes."""
     generator = torch.Generator().manual_seed(columns)
@@ -102,16 +96,12 @@ def test_plain_numbers_are_those_of_the_definition(bits, columns, group, has_off
 
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("keeps_float32", [False, True])
-def test_many_rows_in_bfloat16_are_not_rounded_where_plain_numbers_are_faster(monkeypatch, bits, keeps_float32):
-    monkeypatch.setattr(integer_matrix, "_FEW_ROWS", {4: 4, 8: 4})
+@pytest.mark.parametrize("count", [17, 33, 70])
+def test_a_rows_bits_do_not_depend_on_how_many_rows_there_are(bits, keeps_float32, count):
     matrix = matrix_of(bits, 192, 64, dtype=torch.bfloat16)
-    rows, bias = torch.randn(5, 192).bfloat16(), torch.randn(OUTPUTS).bfloat16()
-    rounded = matrix.linear(bias, keeps_float32=keeps_float32)(rows)
-    monkeypatch.setattr(integer_matrix, "has_bfloat16_pairs", lambda: True)
+    rows, bias = torch.randn(count, 192).bfloat16(), torch.randn(OUTPUTS).bfloat16()
     multiply = matrix.linear(bias, keeps_float32=keeps_float32)
-    assert torch.equal(multiply(rows[:4]), rounded[:4])
-    plain = linear(rows, matrix.dequantised(), bias)
-    assert torch.equal(multiply(rows), rounded if keeps_float32 else plain)
+    assert torch.equal(multiply(rows), torch.cat([multiply(row[None]) for row in rows]))
 
 
 @EVERY_SHAPE

@@ -139,6 +139,32 @@ def test_more_prompts_than_can_ever_wait_are_no_full_queue(serve):
     with_server(serve, test, max_num_seqs=2, max_queue=1)
 
 
+def test_pages_of_other_sites_are_refused(serve):
+    async def test(s):
+        for origin, status in (("https://evil.example", 403), ("null", 403), (str(s.client.make_url("/"))[:-1], 200)):
+            body = {"prompt": "x", "max_tokens": 1}
+            async with s.client.post(TEXT, json=body, headers={"Origin": origin}) as answer:
+                assert answer.status == status
+
+    with_server(serve, test)
+
+
+def test_a_key_opens_the_routes_that_compute_and_command(serve):
+    async def test(s):
+        for key, status in ((None, 401), ("Bearer wrong", 401), ("Basic secret", 401), ("Bearer secret", 200)):
+            headers = {} if key is None else {"Authorization": key}
+            for method, path in (("get", "/v1/models"), ("post", "/reset_prefix_cache")):
+                async with s.client.request(method, path, headers=headers) as answer:
+                    assert answer.status == status
+                    assert answer.headers.get("WWW-Authenticate") == ("Bearer" if status == 401 else None)
+        for path in ("/health", "/metrics", "/version"):
+            async with s.client.get(path) as answer:
+                assert answer.status == 200
+                assert "secret" not in await answer.text()
+
+    with_server(serve, test, api_key="secret")
+
+
 def test_the_model_is_found_by_its_name(serve):
     async def test(s):
         async with s.client.get("/v1/models/tiny") as answer:
