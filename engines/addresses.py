@@ -1,10 +1,14 @@
 """Addresses of one running engine: which of them get requests, and how the client divides its requests among them."""
 
+import re
 import urllib.parse
 from collections.abc import Sequence
 from enum import StrEnum
 
 import msgspec
+
+_HEADER = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+"""A field name (RFC 9110, 5.1)."""
 
 
 class Role(StrEnum):
@@ -111,7 +115,11 @@ def problem_of(addresses: Sequence[Address], balance: Balance | None, replica_he
         ),
         (
             replica_header is None or len(targets) == 1,
-            "replica_header names the replica that a router chose; give the router alone, or in urls with its role",
+            "replica_header (--replica-header of bench) names the replica behind a router; give the router's address",
+        ),
+        (
+            replica_header is None or re.fullmatch(_HEADER, replica_header) is not None,
+            "replica_header (--replica-header of bench) must be the name of a header, without spaces and colon",
         ),
     )
     return next((message for is_valid, message in checks if not is_valid), None)

@@ -222,7 +222,10 @@ def _serve(options: dict[str, object]) -> None:
     from bakeoff.reference_engine.serving.service import Service  # noqa: PLC0415
 
     share_one_arena()
-    api_key = options.pop("api_key") or os.environ.get(KEY_VARIABLE) or None
+    api_key = options.pop("api_key")
+    if api_key == "":
+        raise ConfigError("--api-key is empty; give a key, or leave the option out")
+    api_key = api_key or os.environ.get(KEY_VARIABLE) or None
     config = EngineConfig(**options)  # type: ignore[arg-type]
     check_model_path(Path(config.model))
     with asyncio.Runner(loop_factory=_new_event_loop) as runner:

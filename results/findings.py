@@ -128,6 +128,8 @@ class FindingCode(StrEnum):
     ADDRESS_IMBALANCE = "address_imbalance"
     """One address of the engine got clearly more or fewer tokens than an equal share."""
     ADDRESS_CACHE = "address_cache"
+    REPLICA_UNNAMED = "replica_unnamed"
+    """Answers lack the header that should name their replica."""
     """One address of the engine finds less of its prompts in its prefix cache than the others."""
     COUNTERS_DISAGREE = "counters_disagree"
     PLAN_ENDED_EARLY = "plan_ended_early"
@@ -212,6 +214,7 @@ _CAUSES: dict[FindingCode, Cause] = {
     FindingCode.ADDRESS_SLOW: Cause.ENGINE,
     FindingCode.ADDRESS_IMBALANCE: Cause.ENGINE,
     FindingCode.ADDRESS_CACHE: Cause.ENGINE,
+    FindingCode.REPLICA_UNNAMED: Cause.EXPERIMENT,
     FindingCode.COUNTERS_DISAGREE: Cause.ENGINE,
     FindingCode.PLAN_ENDED_EARLY: Cause.EXPERIMENT,
     FindingCode.BACKLOG_GREW: Cause.EXPERIMENT,

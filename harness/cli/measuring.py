@@ -186,7 +186,7 @@ def bench(
         How requests are divided among several --url: round-robin, least-in-flight, by-session or prefix-aware.
         Default: round-robin.
     replica_header
-        Header of a router's answers that names the replica that answered, such as x-upstream-address.
+        Header of a router's answers that names the replica that answered, such as x-replica.
     engine
         Adapter that speaks the server's API; see bakeoff engines list. Default: detected.
     model
@@ -276,8 +276,12 @@ def bench(
     if balance is not None and balance not in set(Balance):
         raise BadExperiment(f"--balance must be one of {', '.join(Balance)}, not '{balance}'")
     addresses = {"urls": [{"url": each} for each in urls]} if len(urls) > 1 else {"url": urls[0]}
-    chosen = {"balance": balance, "replica_header": replica_header, "api_key_env": api_key_env}
-    server = {"headers": secret_headers, **addresses, **{name: value for name, value in chosen.items() if value}}
+    chosen = {"balance": balance, "replica_header": replica_header, "api_key_env": api_key_env or None}
+    server = {
+        "headers": secret_headers,
+        **addresses,
+        **{name: value for name, value in chosen.items() if value is not None},
+    }
     longest_s = TrialConfig().max_window_s
     data = {
         "name": name,

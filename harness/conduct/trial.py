@@ -408,6 +408,7 @@ class TrialRunner:
             client_loss=loss,
             planned=record.planned_requests,
             max_error_share=self._experiment.client.max_error_share,
+            replica_header=self._experiment.engine(record.engine).replica_header,
             traffic=record.traffic,
             ramp=record.ramp,
             max_window_s=self._experiment.trial.max_window_s,

@@ -39,7 +39,8 @@ def refuse_unmet(
     """
     if history.is_live and any(turn.messages is None for turn in turns):
         raise BadExperiment(
-            f"workload '{workload}' sends no chats, which a live history needs; set its option api to 'chat'"
+            f"workload '{workload}' sends no chats, which a live history needs; choose a workload of chats, or set the "
+            "option api to 'chat' of one that has it"
         )
     if history is History.LIVE_IDS and (tokenizer is None or not tokenizer.is_exact):
         raise BadExperiment(

@@ -21,7 +21,9 @@ from bakeoff.reference_engine.loading.tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
 
-_CACHED_GRAMMARS = 128
+_CACHED_GRAMMARS, _CACHED_CHARACTERS = 128, 2 << 20
+_LONGEST = 1 << 20  # characters: compiled, four million of them took 250 MB
+_DEEPEST = 500  # levels: the library recurses, and a stack of 8 MiB ends at about 2,500
 _ASCII = "dws"  # these classes of regular expressions
 # Between two JSON tokens; without a bound, a model that prefers blanks never ends.
 _JSON_OPTIONS: Any = {"whitespace_pattern": r"[ \t\n\r]{1,64}"}
@@ -101,6 +103,11 @@ class Grammars:
         """
         try:
             decoded = json.loads(schema) if isinstance(schema, str) else schema
+            if _is_too_deep(decoded):
+                raise RequestError(
+                    f"the JSON schema is nested, or its definitions refer to each other, over more than {_DEEPEST} "
+                    "levels; make it flatter"
+                )
             source = LLMatcher.grammar_from_json_schema(json.dumps(decoded), overrides=_JSON_OPTIONS)
         except ValueError as error:
             raise RequestError(f"the JSON schema cannot be read: {_one_line(str(error))}") from error
@@ -167,6 +174,8 @@ class Grammars:
         return source
 
     def _compile(self, source: str) -> LLMatcher:
+        if len(source) > _LONGEST:
+            raise ValueError(f"it has {len(source):,} characters, and {_LONGEST:,} are the most; shorten it")
         with self._lock:
             matcher = self._matchers.get(source)
             if matcher is not None:
@@ -180,7 +189,7 @@ class Grammars:
                 raise ValueError(_one_line(tried.get_error()))
         with self._lock:
             self._matchers[source] = matcher
-            if len(self._matchers) > _CACHED_GRAMMARS:
+            while len(self._matchers) > _CACHED_GRAMMARS or sum(map(len, self._matchers)) > _CACHED_CHARACTERS:
                 self._matchers.popitem(last=False)
         return matcher
 
@@ -195,6 +204,32 @@ class Grammars:
         return LLTokenizer(
             self._tokenizer.backend.to_str(), n_vocab=self._vocab_size, eos_token=self._eos_token_ids or None
         )
+
+
+def _is_too_deep(schema: object) -> bool:
+    """Whether a schema has more than `_DEEPEST` levels, references to its own parts followed once each."""
+    followed: set[str] = set()
+    waiting = [(schema, 0)]
+    while waiting:
+        node, depth = waiting.pop()
+        if depth > _DEEPEST:
+            return True
+        children = list(node.values()) if isinstance(node, dict) else list(node) if isinstance(node, list) else []
+        target = node.get("$ref") if isinstance(node, dict) else None
+        if isinstance(target, str) and target.startswith("#") and target not in followed:
+            followed.add(target)
+            children.append(_part(schema, target))
+        waiting += ((child, depth + 1) for child in children if isinstance(child, dict | list))
+    return False
+
+
+def _part(schema: object, target: str) -> object:
+    """The part of a schema that a JSON pointer (RFC 6901) names; None if there is none."""
+    node = schema
+    for step in target.removeprefix("#").split("/")[1:]:
+        key = step.replace("~1", "/").replace("~0", "~")
+        node = node.get(key) if isinstance(node, dict) else None
+    return node
 
 
 def _one_line(message: str) -> str:

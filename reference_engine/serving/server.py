@@ -138,7 +138,9 @@ def _json(value: object) -> web.Response:
 
 def make_app(service: Service, api_key: str | None = None) -> web.Application:
     """The routes of one service, which the caller loads and stops; see `access_check` for the key."""
-    app = web.Application(middlewares=[errors_as_json, access_check(api_key)], client_max_size=_MAX_BODY_BYTES)
+    app = web.Application(
+        middlewares=[errors_as_json, access_check(service.config.host, api_key)], client_max_size=_MAX_BODY_BYTES
+    )
     status, generation = StatusRoutes(service), GenerationRoutes(service)
     app.router.add_get("/health", status.health)
     app.router.add_get("/version", status.version)

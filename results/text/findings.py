@@ -186,6 +186,10 @@ SENTENCES: dict[FindingCode, str] = {
         "{address} found {hit_share} of its prompt tokens in its prefix cache and the other addresses {others_share}; "
         "check its cache, or keep conversations together (balance = 'by-session')"
     ),
+    FindingCode.REPLICA_UNNAMED: (
+        "{unnamed} of {answered} answers have no header {header}, so that their replica is not known; name the header "
+        "that the router sends (replica_header), or leave it out"
+    ),
     FindingCode.COUNTERS_DISAGREE: (
         "the engine counted {engine_tokens} output tokens under this load and the client {client_tokens}; "
         "make sure no other client uses the engine, and check how many tokens its chunks carry"

@@ -53,8 +53,10 @@ def test_labels_are_host_and_port_and_the_rest_only_where_it_tells_two_apart() -
         ({"url": "http://x", "balance": Balance.BY_SESSION}, "balance divides requests among several replicas"),
         ({"urls": [A, ROUTER], "balance": Balance.BY_SESSION}, "balance divides requests among several replicas"),
         ({"balance": Balance.BY_SESSION}, "balance divides requests among several replicas"),
-        ({"urls": [A, B], "replica_header": "x"}, "replica_header names the replica that a router chose"),
-        ({"replica_header": "x"}, "replica_header names the replica that a router chose"),
+        ({"urls": [A, B], "replica_header": "x"}, "replica_header (--replica-header of bench) names the replica"),
+        ({"replica_header": "x"}, "replica_header (--replica-header of bench) names the replica"),
+        ({"url": "http://x", "replica_header": "x replica:"}, "replica_header (--replica-header of bench) must be"),
+        ({"url": "http://x", "replica_header": ""}, "replica_header (--replica-header of bench) must be"),
     ],
 )  # fmt: skip
 def test_combinations_that_make_no_sense_are_told_in_one_line(given: dict[str, Any], complaint: str) -> None:

@@ -9,6 +9,7 @@ from bakeoff.reference_engine.core.config import EngineConfig
 def test_flags_and_fields_have_the_same_names_and_defaults():
     options = vars(build_parser().parse_args(["serve", "--model", "m"]))
     assert options.pop("command") == "serve"
+    assert options.pop("api_key") is None  # no part of the configuration, which the server tells
     assert EngineConfig(**options) == EngineConfig(model="m")
 
 
@@ -28,7 +29,7 @@ def test_a_switch_is_a_flag_and_its_opposite(line, wanted):
 
 def config_of(line):
     options = vars(build_parser().parse_args(["serve", "--model", "m", *line.split()]))
-    del options["command"]
+    del options["command"], options["api_key"]
     return EngineConfig(**options)
 
 
@@ -50,6 +51,11 @@ def test_a_cut_gguf_is_status_2_for_both_commands(capsys, tmp_path):
     assert "its header counts" in one_error_line(capsys)
     assert main(["serve", "--model", str(path), "--port", "0"]) == 2
     assert "its header counts" in one_error_line(capsys)
+
+
+def test_an_empty_key_is_no_open_server(capsys, checkpoint_dir):
+    assert main(["serve", "--model", str(checkpoint_dir), "--port", "0", "--api-key", ""]) == 2
+    assert "--api-key is empty" in one_error_line(capsys)
 
 
 def test_a_taken_port_is_status_2(capsys, checkpoint_dir):

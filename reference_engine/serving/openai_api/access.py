@@ -8,30 +8,37 @@ from aiohttp.typedefs import Handler, Middleware
 
 from bakeoff.reference_engine.errors import RequestError
 
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 KEY_VARIABLE = "REFERENCE_ENGINE_API_KEY"
 
 
-def access_check(api_key: str | None) -> Middleware:
+def access_check(host: str, api_key: str | None) -> Middleware:
     """A middleware that refuses requests which may not use the server.
 
     A browser tells with ``Origin`` which site's page sends a request; without this check any page that a user visits
-    could use a server on the user's machine, although it could not read the answers.
+    could use a server on the user's machine, although it could not read the answers. A page counts as the server's own
+    by a name of this machine and its port: other names may have been made to lead here (DNS rebinding).
 
     Args:
-        api_key: that requests to ``/v1`` and all commands must carry as a bearer token; None for none. Health, version
-            and metrics stay open, as in vLLM.
+        host: address that the server listens at.
+        api_key: that requests to ``/v1`` and all commands must carry as a bearer token; None for none. Routes that only
+            tell about the server stay open, as in vLLM.
     """
+    hosts = {*_LOOPBACK, host}
 
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
         origin = request.headers.get("Origin")
-        if origin is not None and urlsplit(origin).netloc != request.host:
+        if origin is not None and not (
+            _place(origin)[0] in hosts and _place(origin) == _place(f"http://{request.host}")
+        ):
             raise RequestError(
-                f"pages of {origin} may not use this server; send the request without a browser", status=403
+                f"pages of {origin!a} may not use this server; send the request without a browser", status=403
             )
-        if api_key is not None and (request.path.startswith("/v1/") or request.method != "GET"):
+        if api_key is not None and (request.path.startswith("/v1/") or request.method not in {"GET", "HEAD"}):
             scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-            if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), api_key.encode()):
+            matches = hmac.compare_digest(given.strip().encode(errors="surrogateescape"), api_key.encode())
+            if scheme.lower() != "bearer" or not matches:
                 raise RequestError(
                     "the key is missing or wrong; send it in the header Authorization: Bearer KEY",
                     status=401,
@@ -40,3 +47,13 @@ def access_check(api_key: str | None) -> Middleware:
         return await handler(request)
 
     return check
+
+
+def _place(url: str) -> tuple[str | None, int | None]:
+    """Host and port of an address; none of one that cannot be read."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return None, None
+    return parts.hostname, port or (443 if parts.scheme == "https" else 80)

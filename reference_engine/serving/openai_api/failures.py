@@ -75,6 +75,8 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         headers["WWW-Authenticate"] = "Bearer"
     if isinstance(failure, EngineUnavailableError | QueueFullError):
         headers["Retry-After"] = "1"
+    # Its traceback holds this frame, and so what the handler held: a body of megabytes, until a full collection.
+    failure = failure.with_traceback(None)
     body = encode(failure_answer(failure))
     response = web.Response(body=body, status=_status(failure), content_type="application/json", headers=headers)
     if not is_readable:

@@ -58,7 +58,7 @@ class GenerationRoutes:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._freed = FreedMemory()
-        self._is_giving_back = False
+        self._giving_back: asyncio.TimerHandle | None = None
 
     async def completions(self, http: web.Request) -> web.StreamResponse:
         """POST /v1/completions."""
@@ -86,15 +86,15 @@ class GenerationRoutes:
         return await self._generate(http, fields, job)
 
     async def _body(self, http: web.Request) -> bytes:
-        """The body; after a large one, memory that is free then goes back to the system."""
+        """The body; after the last of large ones, memory that is free then goes back to the system."""
         body = await http.read()
-        if len(body) >= _LARGE_BODY_BYTES and not self._is_giving_back:
-            self._is_giving_back = True
-            asyncio.get_running_loop().call_later(_GIVE_BACK_S, self._give_back)
+        if len(body) >= _LARGE_BODY_BYTES:
+            if self._giving_back is not None:
+                self._giving_back.cancel()
+            self._giving_back = asyncio.get_running_loop().call_later(_GIVE_BACK_S, self._give_back)
         return body
 
     def _give_back(self) -> None:
-        self._is_giving_back = False
         asyncio.get_running_loop().run_in_executor(None, self._freed.give_back)
 
     def _check_model_name(self, fields: GenerationFields) -> None:

@@ -4,6 +4,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -11,6 +12,7 @@ from bakeoff.harness.verdict.addresses import address_findings
 from bakeoff.harness.verdict.judge import Evidence, judge
 from bakeoff.results.findings import Finding, FindingCode, Severity
 from bakeoff.results.records import Load, Outcome, Phase, RequestRecord, TelemetryRecord, Verdict, Window
+from tests.harness.samples import request
 from tests.results.readings import S, reading
 
 LABELS = ("a:1", "b:2", "c:3")
@@ -177,3 +179,13 @@ def test_they_are_warnings_that_do_not_invalidate_a_trial() -> None:
     verdict, findings = judge(Evidence(requests, [], Load(concurrency=3), WINDOW, 0.01))
     assert [f.code for f in findings if f.severity is Severity.WARNING] == [FindingCode.ADDRESS_SLOW]
     assert verdict is Verdict.VALID
+
+
+def test_answers_without_the_header_of_their_replica_are_told():
+    requests = [request(number, address="a" if number % 2 else None) for number in range(10)]
+    given = Evidence(requests, [], Load(concurrency=1), Window(0, 10**10), 0.01, replica_header="x-replica")
+    _, findings = judge(given)
+    unnamed = [finding for finding in findings if finding.code is FindingCode.REPLICA_UNNAMED]
+    assert [finding.parameters for finding in unnamed] == [{"unnamed": 5, "answered": 10, "header": "x-replica"}]
+    _, findings = judge(msgspec.structs.replace(given, replica_header=None))
+    assert not any(finding.code is FindingCode.REPLICA_UNNAMED for finding in findings)

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from bakeoff.results.records import CacheCause, CacheGap
+from bakeoff.results.records import AssumedRouting, CacheCause, CacheGap, CacheGaps
 from bakeoff.results.run.cache import _mean, largest_cause
 from bakeoff.results.text.cache import gap_text
 
@@ -32,6 +32,10 @@ def test_the_largest_cause_is_named():
 
 
 def test_the_gap_in_one_line():
-    assert gap_text(GAP) == (
-        "40 % of the prompt tokens hit, 90 % could; points lost: evicted 30.0, block rounding 10.0, unexplained 10.0"
+    line = "40 % of the prompt tokens hit, 90 % could; points lost: evicted 30.0, block rounding 10.0, unexplained 10.0"
+    gaps = CacheGaps(16, None, is_assumed=False, whole=GAP)
+    assert gap_text(gaps) == line
+    assumed = msgspec.structs.replace(gaps, assumed_routing=AssumedRouting.IN_TURN)
+    assert gap_text(assumed) == (
+        f"{line}; replicas not named in answers; the hits fit a router that takes them in turn"
     )

@@ -141,10 +141,21 @@ def test_more_prompts_than_can_ever_wait_are_no_full_queue(serve):
 
 def test_pages_of_other_sites_are_refused(serve):
     async def test(s):
-        for origin, status in (("https://evil.example", 403), ("null", 403), (str(s.client.make_url("/"))[:-1], 200)):
-            body = {"prompt": "x", "max_tokens": 1}
-            async with s.client.post(TEXT, json=body, headers={"Origin": origin}) as answer:
+        own = str(s.client.make_url("/"))[:-1]
+        port = own.rpartition(":")[2]
+        rebound = f"http://evil.example:{port}"
+        cases = [
+            ("https://evil.example", 403),
+            ("null", 403),
+            ("http://[", 403),
+            ("http://\u2100.com", 403),
+            (own, 200),
+        ]
+        for origin, host, status in (*((origin, None, status) for origin, status in cases), (rebound, rebound, 403)):
+            headers = {"Origin": origin} | ({} if host is None else {"Host": host.partition("//")[2]})
+            async with s.client.post(TEXT, json={"prompt": "x", "max_tokens": 1}, headers=headers) as answer:
                 assert answer.status == status
+                assert status == 200 or "may not use this server" in (await answer.json())["error"]["message"]
 
     with_server(serve, test)
 

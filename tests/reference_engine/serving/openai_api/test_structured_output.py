@@ -275,3 +275,30 @@ def test_a_grammar_whose_first_token_is_too_complex_is_refused(tokenizer, monkey
     monkeypatch.setattr(grammar_module, "_LIMITS", LLParserLimits(step_max_items=1))
     with pytest.raises(RequestError, match="the list of choices cannot be used"):
         Grammars(tokenizer, 266, EOS).of_choice([f"{n}" for n in range(300)])
+
+
+def chained(links):
+    """Definitions of which each refers to the next one."""
+    defs = {f"d{n}": {"$ref": f"#/$defs/d{n + 1}"} for n in range(links)}
+    return {"$defs": defs | {f"d{links}": {"type": "integer"}}, "$ref": "#/$defs/d0"}
+
+
+def test_schemas_that_would_overflow_the_librarys_stack_are_refused(grammars):
+    nested = {"type": "integer"}
+    for _ in range(600):
+        nested = {"type": "array", "items": nested}
+    for schema in (chained(3000), nested):
+        with pytest.raises(RequestError, match="more than 500 levels"):
+            grammars.of_json_schema(schema)
+    tree = {"$defs": {"node": {"type": "array", "items": {"$ref": "#/$defs/node"}}}, "$ref": "#/$defs/node"}
+    for schema in (chained(100), tree):
+        grammars.of_json_schema(schema)
+
+
+def test_long_grammars_are_refused_and_leave_the_cache_first(tokenizer, monkeypatch):
+    with pytest.raises(RequestError, match="1,048,576 are the most"):
+        Grammars(tokenizer).of_regex("a" * (1 << 20))
+    monkeypatch.setattr(grammar_module, "_CACHED_CHARACTERS", 200)
+    grammars = Grammars(tokenizer)
+    sources = [grammars.of_choice([letter * 60]) for letter in "abcd"]
+    assert [grammars.is_compiled(source) for source in sources] == [False, False, True, True]
