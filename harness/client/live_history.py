@@ -86,8 +86,13 @@ def _goes_on(before: Turn, turn: Turn) -> bool:
     )
 
 
-def _mark(nonce: str, number: int) -> str:
+def _mark(nonce: str, number: int | str) -> str:
     return f"[answer-{nonce}-{number}]"
+
+
+def _marks(nonce: str) -> str:
+    """Pattern of all marks, with the position of the turn."""
+    return rf"\[answer-{nonce}-(\d+)\]"
 
 
 def filled(body: bytes, nonce: str, answers: Mapping[int, str], *, as_ids: bool = False) -> bytes:
@@ -103,8 +108,7 @@ def filled(body: bytes, nonce: str, answers: Mapping[int, str], *, as_ids: bool 
         as_ids: whether the prompt consists of token ids.
     """
     if not as_ids:
-        marks = re.compile(rb"\[answer-" + nonce.encode() + rb"-(\d+)\]")
-        return marks.sub(lambda mark: msgspec.json.encode(answers[int(mark[1])])[1:-1], body)
+        return re.sub(_marks(nonce).encode(), lambda mark: msgspec.json.encode(answers[int(mark[1])])[1:-1], body)
 
     def ids(mark: re.Match[bytes]) -> bytes:
         answer, following = answers[int(mark[1])].split(","), mark[2].decode()
@@ -112,8 +116,7 @@ def filled(body: bytes, nonce: str, answers: Mapping[int, str], *, as_ids: bool 
             answer.pop()
         return ",".join([*filter(None, answer), following]).encode()
 
-    marks = re.compile(rb'"\[answer-' + nonce.encode() + rb'-(\d+)\]",(\d+)')
-    return marks.sub(ids, body)
+    return re.sub(f'"{_marks(nonce)}",(\\d+)'.encode(), ids, body)
 
 
 def asking_ids(turn: Turn, nonce: str, tokenizer: Tokenizer, ask: Callable[[Turn], HttpRequest]) -> HttpRequest:
@@ -127,9 +130,10 @@ def asking_ids(turn: Turn, nonce: str, tokenizer: Tokenizer, ask: Callable[[Turn
         tokenizer: the model's.
         ask: encodes a completion.
     """
-    pieces: list[int | str] = []
-    for piece in re.split(rf"(\[answer-{nonce}-\d+\])", rendered(turn, tokenizer)):
-        pieces += [piece] if piece.startswith(f"[answer-{nonce}-") else tokenizer.encode(piece)
+    first, *others = re.split(_marks(nonce), rendered(turn, tokenizer))
+    pieces: list[int | str] = [*tokenizer.encode(first)]
+    for number, text in zip(others[::2], others[1::2], strict=True):
+        pieces += [_mark(nonce, number), *tokenizer.encode(text)]
     place = f"[prompt-{nonce}]"
     request = ask(msgspec.structs.replace(written_out(turn, tokenizer), prompt=place))
     body = request.body.replace(msgspec.json.encode(place), msgspec.json.encode(pieces))

@@ -10,7 +10,7 @@ from bakeoff.engines import Engine
 from bakeoff.engines.dialects import TakesTokenIds, holds_to_schema
 from bakeoff.engines.errors import BadOption
 from bakeoff.harness.client.live_history import History
-from bakeoff.harness.client.rendering import asking
+from bakeoff.harness.client.rendering import asking, written_out
 from bakeoff.harness.errors import BadExperiment
 from bakeoff.workloads import Tokenizer, Turn
 
@@ -58,7 +58,7 @@ def refuse_unmet(
         ask = asking(dialect, tokenizer)
         try:
             for turn in turns[:1]:
-                ask(turn, "")
+                ask(written_out(turn, tokenizer) if history is History.LIVE_IDS and tokenizer else turn, "")
         except BadOption as error:
             raise BadExperiment(f"engine '{label}': {error}") from error
         if unsupported := [turn for turn in with_schema if not holds_to_schema(ask, turn)]:

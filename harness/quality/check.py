@@ -131,6 +131,9 @@ class _AnswerSampler:
             r for r in folder.read_requests()
             if r.phase is Phase.MEASURED and r.outcome is Outcome.OK and not r.cycle
         ]  # fmt: skip
+        if self._experiment.workload.history.is_live:
+            # Later calls hold the engine's own answers, so that the plan has neither their prompts nor their lengths.
+            successful = [request for request in successful if request.requested_input_tokens is not None]
         if self._config.logprobs:
             asks = asks_logprobs(self._experiment.traffic_seed(record.load), self._config.samples)
             successful = [request for request in successful if asks(request.index)]

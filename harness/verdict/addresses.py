@@ -12,7 +12,7 @@ Requests are divided into blocks of time (:mod:`bakeoff.results.statistics.group
 addresses, and over both latencies, keeps the rate at which a trial of equal addresses gets a warning of one kind at
 :data:`FALSE_ALARMS`: simulated trials gave 0 to 1 %, and 2 % where the noise of an address's neighbouring requests
 correlates by 0.9. Behind a router the client does not see who answered: there the servers' own pages give tokens and
-hits, read by read.
+hits, read by read, unless its answers name the replica.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -54,7 +54,10 @@ _TURNS = (1, 2, 5, 20)
 
 
 def address_findings(
-    requests: Sequence[RequestRecord], telemetry: Sequence[TelemetryRecord], window: Window
+    requests: Sequence[RequestRecord],
+    telemetry: Sequence[TelemetryRecord],
+    window: Window,
+    replica_header: str | None = None,
 ) -> Iterator[Finding]:
     """Findings about the addresses of one engine.
 
@@ -62,7 +65,10 @@ def address_findings(
         requests: planned inside the window.
         telemetry: of the trial.
         window: of the trial.
+        replica_header: of a router's answers, which should name the replica; None for none.
     """
+    if replica_header is not None:
+        yield from _unnamed(requests, replica_header)
     sent = sorted((request for request in requests if request.address), key=lambda request: request.planned_ns)
     sampled = _Pages.of(telemetry, window)
     if len({request.address for request in sent}) > 1:
@@ -241,6 +247,13 @@ def _increases(page: Page, window: Window) -> dict[str, Floats]:
             numbered = np.arange(len(steps)) * blocks // len(steps)
             found[name] = block_sums(steps, np.ones(len(steps), dtype=np.bool_), numbered, blocks)
     return found
+
+
+def _unnamed(requests: Sequence[RequestRecord], header: str) -> Iterator[Finding]:
+    """Answers that do not name their replica."""
+    answered = [request for request in requests if request.outcome is Outcome.OK]
+    if unnamed := sum(request.address is None for request in answered):
+        yield warning(FindingCode.REPLICA_UNNAMED, unnamed=unnamed, answered=len(answered), header=header)
 
 
 def _slow(load: _Requests) -> Iterator[Finding]:

@@ -8,23 +8,21 @@ engine as it is finds beyond the engine's own count is unexplained.
 
 Prompts are the planned ones. A cache of limited size admits a request once its prompt has room beside the requests in
 progress; from then on the blocks of its prompt can be used. Its answer takes room as it grows, and can be used from its
-end. Hits are whole blocks, and never the last token of a prompt, since engines compute
-that one.
+end. Hits are whole blocks, and never the last token of a prompt, since engines compute that one.
 """
 
 import enum
 import itertools
-from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol
 
 import msgspec
 
 from bakeoff.engines.base import PrefixCacheFacts
+from bakeoff.harness.verdict.call_caches import Cache, cache_of
 from bakeoff.results.metrics.requests import planned_inside
 from bakeoff.results.records import AssumedRouting, CacheCause, CacheGap, CacheGaps, Outcome, RequestRecord, Window
 from bakeoff.results.run.groups import turn_range
-from bakeoff.workloads.prefixes import NO_BLOCK, EndlessCache, LruCache, Pin
+from bakeoff.workloads.prefixes import NO_BLOCK, EndlessCache
 
 
 class _Setting(msgspec.Struct, frozen=True):
@@ -209,7 +207,7 @@ class _Simulation:
         found = [0] * len(self._calls)
         if not setting.is_on:
             return found
-        caches: dict[str | None, _Cache] = {}
+        caches: dict[str | None, Cache] = {}
         seen: set[tuple[int | None, int]] = set()
         for _, event, number, block in sorted(self._events(setting)):
             call = self._calls[number]
@@ -217,14 +215,15 @@ class _Simulation:
             cache = caches.get(address)
             if cache is None:
                 facts = self._facts.get(address, self._facts[None])
-                cache = caches[address] = _cache(facts.capacity_tokens if setting.is_limited else None, self._size)
+                cache = caches[address] = cache_of(facts.capacity_tokens if setting.is_limited else None, self._size)
+            admitted: Sequence[tuple[int, int]] = ()
             match event:
                 case _Event.SENT:
                     admitted = cache.send(number, self._blocks(number, setting), block)
                 case _Event.STARTED:
                     admitted = cache.start(number)
                 case _Event.GENERATED:
-                    admitted = cache.generate(number, block)
+                    cache.generate(number, block)
                 case _Event.ENDED:
                     admitted = cache.end(number, block)
             for each, cached in admitted:
@@ -304,104 +303,6 @@ class _Simulation:
     def _named_by(self, number: int, setting: _Setting) -> RequestRecord:
         """The request whose blocks a prompt has: that of its session's first play, where salts are removed."""
         return self._calls[number if setting.by_play else self._first_play[number]].request
-
-
-class _Cache(Protocol):
-    """A cache with the calls that use it; each method returns the calls that it admits, with their cached blocks."""
-
-    def send(self, number: int, blocks: Sequence[int], shared: int) -> Sequence[tuple[int, int]]:
-        """Send a call, whose answer goes on in the prompt's last block."""
-        ...
-
-    def start(self, number: int) -> Sequence[tuple[int, int]]:
-        """Receive the first token of a call's answer."""
-        ...
-
-    def generate(self, number: int, block: int) -> Sequence[tuple[int, int]]:
-        """Begin a block of an answer."""
-        ...
-
-    def end(self, number: int, partial: int) -> Sequence[tuple[int, int]]:
-        """End a call, whose last block is not full."""
-        ...
-
-
-class _LimitedCache:
-    """A cache of limited size.
-
-    It admits calls in the order in which they are sent, each once there is room for its prompt beside the calls in
-    progress, and at the latest at the first token of its answer.
-    """
-
-    def __init__(self, capacity_tokens: int, block_tokens: int) -> None:
-        self._cache: LruCache[int] = LruCache(capacity_tokens, block_tokens)
-        self._waiting: dict[int, tuple[Sequence[int], Sequence[int]]] = {}
-        self._in_use: dict[int, list[Pin[int]]] = {}
-
-    def send(self, number: int, blocks: Sequence[int], shared: int) -> Sequence[tuple[int, int]]:
-        self._waiting[number] = blocks, () if shared == NO_BLOCK else (shared,)
-        return self._admit()
-
-    def start(self, number: int) -> Sequence[tuple[int, int]]:
-        return [(number, self._use(number))] if number in self._waiting else []
-
-    def generate(self, number: int, block: int) -> Sequence[tuple[int, int]]:
-        self._in_use[number].append(self._cache.pin([block]))
-        return []
-
-    def end(self, number: int, partial: int) -> Sequence[tuple[int, int]]:
-        self._waiting.pop(number, None)  # it failed before its first token
-        for pin in reversed(self._in_use.pop(number, ())):
-            self._cache.release(pin, keep=partial not in pin.names)
-        return self._admit()
-
-    def _admit(self) -> list[tuple[int, int]]:
-        admitted: list[tuple[int, int]] = []
-        while self._waiting:
-            number, (blocks, shared) = next(iter(self._waiting.items()))
-            if self._in_use and not self._cache.has_room([*blocks, *shared]):
-                break
-            admitted.append((number, self._use(number)))
-        return admitted
-
-    def _use(self, number: int) -> int:
-        blocks, shared = self._waiting.pop(number)
-        pin = self._cache.pin(blocks)
-        self._in_use[number] = [pin, self._cache.pin(shared)]
-        return pin.hit_tokens // self._cache.block_tokens
-
-
-class _UnlimitedCache:
-    """A cache that keeps everything, so that the cached blocks of a prompt are found by bisection.
-
-    A block of an answer is cached at its end.
-    """
-
-    def __init__(self) -> None:
-        self._known: set[int] = set()
-        self._generated: dict[int, list[int]] = {}
-
-    def send(self, number: int, blocks: Sequence[int], shared: int) -> Sequence[tuple[int, int]]:
-        known = self._known
-        self._generated[number] = [] if shared == NO_BLOCK else [shared]
-        cached = bisect_left(blocks, True, key=lambda block: block not in known)
-        known.update(blocks[cached:])
-        return [(number, cached)]
-
-    def start(self, number: int) -> Sequence[tuple[int, int]]:  # noqa: ARG002
-        return []
-
-    def generate(self, number: int, block: int) -> Sequence[tuple[int, int]]:
-        self._generated[number].append(block)
-        return []
-
-    def end(self, number: int, partial: int) -> Sequence[tuple[int, int]]:  # noqa: ARG002
-        self._known.update(self._generated.pop(number))
-        return []
-
-
-def _cache(capacity_tokens: int | None, block_tokens: int) -> _Cache:
-    return _UnlimitedCache() if capacity_tokens is None else _LimitedCache(capacity_tokens, block_tokens)
 
 
 def _calls(requests: Sequence[RequestRecord]) -> list[_Call]:

@@ -156,18 +156,7 @@ def _findings(evidence: Evidence) -> Iterator[Finding]:
     yield from _unfilled(evidence, load)
     yield from _uncalibrated(evidence, load)
     yield from _of_counters(evidence)
-    yield from _unnamed(evidence, inside)
-    yield from address_findings(inside, evidence.telemetry, evidence.window)
-
-
-def _unnamed(evidence: Evidence, inside: Sequence[RequestRecord]) -> Iterator[Finding]:
-    """Answers that do not name their replica, although a header for it is given."""
-    answered = [request for request in inside if request.outcome is Outcome.OK]
-    unnamed = sum(request.address is None for request in answered)
-    if evidence.replica_header is not None and unnamed:
-        yield warning(
-            FindingCode.REPLICA_UNNAMED, unnamed=unnamed, answered=len(answered), header=evidence.replica_header
-        )
+    yield from address_findings(inside, evidence.telemetry, evidence.window, evidence.replica_header)
 
 
 def _length(evidence: Evidence) -> Iterator[Finding]:

@@ -2,9 +2,8 @@
 
 from collections.abc import Sequence
 
-from bakeoff.reference_engine.loading.tokenizer import Tokenizer
+from bakeoff.reference_engine.loading.tokenizer import BROKEN, Tokenizer
 
-_BROKEN = "\ufffd"  # what decoding returns for bytes that form no complete character
 _MAX_PENDING = 3  # a UTF-8 character has at most 4 bytes, so an incomplete one decodes to at most 3 of these
 _MAX_WINDOW_TOKENS = 64  # bounds the cost per token where a model writes only invalid bytes
 
@@ -37,16 +36,16 @@ class Detokenizer:
         """The characters that this token completes, often none."""
         if self._is_whole:
             text = self._texts[token_id]
-            if _BROKEN not in text:
+            if BROKEN not in text:
                 self._context = (token_id,)
                 self._shown = len(text)
                 return text
         self._window.append(token_id)
         text = self._decode([*self._context, *self._window])
-        if not text.endswith(_BROKEN) or len(self._window) > _MAX_WINDOW_TOKENS:
+        if not text.endswith(BROKEN) or len(self._window) > _MAX_WINDOW_TOKENS:
             return self._advance(text)
         # Only the last few replacement characters can still become a character; those before them are invalid for good.
-        pending = min(len(text) - len(text.rstrip(_BROKEN)), _MAX_PENDING)
+        pending = min(len(text) - len(text.rstrip(BROKEN)), _MAX_PENDING)
         self._is_whole = False
         fresh = text[self._shown : len(text) - pending]
         self._shown = max(self._shown, len(text) - pending)
@@ -61,7 +60,7 @@ class Detokenizer:
         self._context, self._window = self._window, []
         context = self._decode(self._context)
         self._shown = len(context)
-        self._is_whole = self._tokenizer.is_byte_level and not context.endswith(_BROKEN)
+        self._is_whole = self._tokenizer.is_byte_level and not context.endswith(BROKEN)
         return fresh
 
     def _decode(self, token_ids: Sequence[int]) -> str:

@@ -19,6 +19,7 @@ from bakeoff.reference_engine.loading.gguf_tokenizer import build_tokenizer, spe
 _INLINE_CHARACTERS = 2_000  # tokenising fewer (about 0.2 ms) costs less than handing them to a thread
 _CHARACTERS_PER_TOKEN = 8  # twice as many as in most texts
 _CUT_TOKENS = 64
+BROKEN = "\ufffd"  # what decoding returns for bytes that form no complete character
 _CONFIG_NAME = "tokenizer_config.json"
 _SPECIAL_ROLES = ("bos_token", "eos_token", "unk_token", "pad_token")
 
@@ -36,7 +37,7 @@ class Tokenizer:
         self.backend = backend
         self.special_tokens = dict(special_tokens)
         self._texts = tuple(_TokenTexts(backend, skip_special_tokens=skip) for skip in (False, True))
-        self._bytes = _TokenBytes(backend, self._texts[0])
+        self._bytes = _TokenBytes(self)
         self._template = None if chat_template is None else ChatTemplate(chat_template, special_tokens)
 
     @property
@@ -126,23 +127,22 @@ class Tokenizer:
 class _TokenBytes(dict[int, bytes]):
     """Filled on access."""
 
-    def __init__(self, backend: FastTokenizer, texts: Mapping[int, str]) -> None:
+    def __init__(self, tokenizer: Tokenizer) -> None:
         super().__init__()
-        self._backend = backend
-        self._texts = texts
+        self._tokenizer = tokenizer
 
     def __missing__(self, token_id: int) -> bytes:
-        text = self._texts[token_id]
-        self[token_id] = found = self._part_of_character(token_id) if _BROKEN in text else text.encode()
+        text = self._tokenizer.token_texts(skip_special_tokens=False)[token_id]
+        self[token_id] = found = self._part_of_character(token_id, text) if BROKEN in text else text.encode()
         return found
 
-    def _part_of_character(self, token_id: int) -> bytes:
+    def _part_of_character(self, token_id: int, text: str) -> bytes:
         """Bytes of a token that has no text of its own."""
-        name = self._backend.id_to_token(token_id) or ""
-        if isinstance(self._backend.decoder, decoders.ByteLevel) and all(character in _BYTE_OF for character in name):
+        name = self._tokenizer.backend.id_to_token(token_id) or ""
+        if self._tokenizer.is_byte_level and all(character in _BYTE_OF for character in name):
             return bytes(_BYTE_OF[character] for character in name)
         byte = _BYTE_TOKEN.fullmatch(name)
-        return bytes.fromhex(byte[1]) if byte else self._texts[token_id].encode()
+        return bytes.fromhex(byte[1]) if byte else text.encode()
 
 
 def _byte_level_alphabet() -> dict[str, int]:
@@ -159,7 +159,6 @@ def _byte_level_alphabet() -> dict[str, int]:
 _BYTE_OF = _byte_level_alphabet()
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 """A byte in vocabularies that fall back on bytes, as those made by SentencePiece."""
-_BROKEN = "\ufffd"
 
 
 class _TokenTexts(dict[int, str]):

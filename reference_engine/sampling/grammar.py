@@ -207,20 +207,28 @@ class Grammars:
 
 
 def _is_too_deep(schema: object) -> bool:
-    """Whether a schema has more than `_DEEPEST` levels, references to its own parts followed once each."""
-    followed: set[str] = set()
-    waiting = [(schema, 0)]
+    """Whether a schema has more than `_DEEPEST` levels, references to its own parts followed, whatever their order."""
+    levels: dict[int, int] = {}  # by the node's identity; 0 while they are counted, so that a circle ends
+    waiting = [schema]
     while waiting:
-        node, depth = waiting.pop()
-        if depth > _DEEPEST:
-            return True
-        children = list(node.values()) if isinstance(node, dict) else list(node) if isinstance(node, list) else []
-        target = node.get("$ref") if isinstance(node, dict) else None
-        if isinstance(target, str) and target.startswith("#") and target not in followed:
-            followed.add(target)
-            children.append(_part(schema, target))
-        waiting += ((child, depth + 1) for child in children if isinstance(child, dict | list))
-    return False
+        node = waiting[-1]
+        children = _children(node, schema)
+        if id(node) not in levels:
+            levels[id(node)] = 0
+            waiting += (child for child in children if id(child) not in levels)
+            continue
+        levels[id(node)] = 1 + max((levels[id(child)] for child in children), default=0)
+        waiting.pop()
+    return levels[id(schema)] > _DEEPEST
+
+
+def _children(node: object, schema: object) -> list[object]:
+    """The objects and lists in a node of a schema, and the part that it refers to."""
+    values = list(node.values()) if isinstance(node, dict) else list(node) if isinstance(node, list) else []
+    target = node.get("$ref") if isinstance(node, dict) else None
+    if isinstance(target, str) and target.startswith("#"):
+        values.append(_part(schema, target))
+    return [value for value in values if isinstance(value, dict | list)]
 
 
 def _part(schema: object, target: str) -> object:

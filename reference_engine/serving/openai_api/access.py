@@ -29,9 +29,8 @@ def access_check(host: str, api_key: str | None) -> Middleware:
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
         origin = request.headers.get("Origin")
-        if origin is not None and not (
-            _place(origin)[0] in hosts and _place(origin) == _place(f"http://{request.host}")
-        ):
+        place = None if origin is None else _place(origin)
+        if place is not None and (place[0] not in hosts or place != _place(f"http://{request.host}")):
             raise RequestError(
                 f"pages of {origin!a} may not use this server; send the request without a browser", status=403
             )

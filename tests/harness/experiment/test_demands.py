@@ -26,6 +26,7 @@ from bakeoff.engines.dialects import (
     VllmDialect,
     holds_to_schema,
 )
+from bakeoff.engines.request_shape import RequestShape
 from bakeoff.harness.client.live_history import History
 from bakeoff.harness.errors import BadExperiment
 from bakeoff.harness.experiment.demands import refuse_unmet
@@ -76,6 +77,18 @@ def test_a_history_of_token_ids_needs_ids(
     refusal = contextlib.nullcontext() if said is None else pytest.raises(BadExperiment, match=said)
     with refusal:
         refuse_unmet({"e": at(adapter, **options)}, [turn], "chat", tokenizer, History.LIVE_IDS)
+
+
+def test_settings_that_only_chats_carry_are_refused_with_a_history_of_token_ids(tmp_path: Path) -> None:
+    """Such a chat is sent as a completion."""
+    served = engine(
+        "vllm", Model("smol"), {}, deployment=Deployment(url="http://192.0.2.7:8000"),
+        request=RequestShape(reasoning_effort="low"),
+    )  # fmt: skip
+    chats, tokenizer = [msgspec.structs.replace(CHAT, json_schema=None)], tokenizer_at(str(checkpoint(tmp_path)))
+    refuse_unmet({"e": served}, chats, "chat", tokenizer, History.LIVE)
+    with pytest.raises(BadExperiment, match="completions of the vllm format have no field for reasoning_effort"):
+        refuse_unmet({"e": served}, chats, "chat", tokenizer, History.LIVE_IDS)
 
 
 def test_the_refusal_names_engine_workload_and_what_to_do() -> None:

@@ -287,7 +287,8 @@ def test_schemas_that_would_overflow_the_librarys_stack_are_refused(grammars):
     nested = {"type": "integer"}
     for _ in range(600):
         nested = {"type": "array", "items": nested}
-    for schema in (chained(3000), nested):
+    entered = {**chained(3000), "properties": {f"a{n}": {"$ref": f"#/$defs/d{n}"} for n in range(3000)}}
+    for schema in (chained(3000), nested, entered):
         with pytest.raises(RequestError, match="more than 500 levels"):
             grammars.of_json_schema(schema)
     tree = {"$defs": {"node": {"type": "array", "items": {"$ref": "#/$defs/node"}}}, "$ref": "#/$defs/node"}
