@@ -260,6 +260,23 @@ def test_only_answers_that_ended_well_are_compared(tmp_path: Path, model: Path) 
     assert scene.checked() == QualityRecord(why="no answer completed successfully")
 
 
+@pytest.mark.usefixtures("_scored_here")
+@pytest.mark.parametrize("history", ["recorded", "live", "live-ids"])
+def test_prompts_with_the_engines_own_answers_are_not_compared(tmp_path: Path, model: Path, history: str) -> None:
+    """Their length may be the planned one, so that no count would tell."""
+    workload = {"name": "random", "options": {"input_tokens": 30, "output_tokens": TOKENS}, "history": history}
+    scene = Scene(tmp_path, model, workload=workload)
+    scene.record_answers([[7] * TOKENS] * REQUESTS)
+    requests = scene.trial.read_requests()
+    scene.trial.write_requests(
+        [msgspec.structs.replace(r, requested_input_tokens=None if r.index % 2 else 30) for r in requests]
+    )
+    record = scene.checked()
+    assert record is not None
+    compared = {sample.index for sample in record.samples}
+    assert compared == {index for index in range(REQUESTS) if history == "recorded" or index % 2 == 0}
+
+
 def test_a_prompt_that_the_engine_counts_otherwise_is_not_compared(tmp_path: Path, model: Path) -> None:
     scene = Scene(tmp_path, model)
     scene.record_answers([[7] * TOKENS] * REQUESTS, prompt_tokens=31)
