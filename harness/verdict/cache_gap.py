@@ -135,7 +135,7 @@ def cache_gaps(
 
     share = observed(counted) if reports else counted_share
     routings: Sequence[AssumedRouting | None] = [None]
-    if len(replicas) > 1 and not setting.by_address and share is not None:
+    if len(replicas) > 1 and share is not None and all(call.request.address is None for call in calls):
         setting, routings = msgspec.structs.replace(setting, by_address=True), list(AssumedRouting)
     simulations = {
         each: _Simulation(_routed(calls, replicas, each), prompts, size, caches, is_salted=is_salted)

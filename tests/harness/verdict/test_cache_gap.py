@@ -155,6 +155,15 @@ def test_behind_a_router_the_hits_tell_how_it_divides_calls(cached: list[int], r
     assert trial.gaps(replicas=["a"]).assumed_routing is None
 
 
+def test_no_routing_is_assumed_where_the_only_address_in_use_is_known():
+    trial = Trial()
+    trial.send("s", ids(160), 0, address="a")
+    trial.send("s", ids(320), 0, address="a")
+    gaps = trial.gaps(replicas=["a", "b"])
+    assert gaps.assumed_routing is None
+    assert CacheCause.ROUTING not in gaps.whole.parts
+
+
 def test_the_share_of_a_metrics_page_stands_in_for_that_of_answers():
     trial = Trial()
     for number in range(2):
