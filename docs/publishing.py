@@ -40,25 +40,25 @@ def publish(run: results.Run, experiment: Path, folder: Path, command: str) -> N
     requests = run.all_requests[run.all_requests.phase == "measured"]
     columns = [name for name in _REQUEST_COLUMNS if name in requests.columns]
     requests[columns].to_csv(folder / "requests.csv", index=False, float_format="%.6g")
-    (folder / "README.md").write_text(page(run, command), encoding="utf-8")
+    (folder / "README.md").write_text(page(run, command, folder.name), encoding="utf-8")
 
 
-def page(run: results.Run, command: str) -> str:
-    """The folder's README."""
+def page(run: results.Run, command: str, name: str) -> str:
+    """The README of the folder of that name."""
     manifest = run.manifest
     versions = {
         trial.record.engine: (description.version or "–", " ".join(description.argv) or description.url or "")
         for trial in run.finished
         if (description := trial.record.engine_description)
     }
-    rows = "".join(f"| {name} | {version} | `{argv}` |\n" for name, (version, argv) in versions.items())
+    rows = "".join(f"| {engine} | {version} | `{argv}` |\n" for engine, (version, argv) in versions.items())
     return (
-        f"# {manifest.name}\n\n"
+        f"# {name}\n\n"
         f"{machine_text(manifest)}; {moment_text(manifest.created_utc)}; bakeoff {manifest.bakeoff_version}, commit "
         f"`{manifest.git_commit}`; {len(run.finished)} of {len(manifest.trials)} trials. Centre and 95 % interval over "
         "the valid trials; the repeats are interleaved.\n\n"
         f"{''.join(_answers(run))}"
-        f"<!-- results: {manifest.name} -->\n{markdown_table(run)}<!-- end of results -->\n\n"
+        f"<!-- results: {name} -->\n{markdown_table(run)}<!-- end of results -->\n\n"
         f"| engine | version | started as |\n|---|---|---|\n{_short(rows)}\n"
         + "".join(_cache_gaps(run))
         + "".join(f"- {note}\n" for note in run.declared)
