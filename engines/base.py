@@ -151,13 +151,15 @@ class PrefixCacheFacts(msgspec.Struct, frozen=True):
 
     Attributes:
         is_on: whether it keeps prefixes.
-        block_tokens: tokens of a block, of which only whole ones hit.
+        block_tokens: tokens of a block.
         capacity_tokens: tokens that it can hold, those in use included.
+        hits_to_the_token: whether also the beginning of a block hits, not only a whole one.
     """
 
     is_on: bool | None = None
     block_tokens: int | None = None
     capacity_tokens: int | None = None
+    hits_to_the_token: bool = False
 
 
 @runtime_checkable

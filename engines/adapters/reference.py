@@ -195,7 +195,8 @@ class ReferenceEngine(ServerEngine):
         config: Mapping[str, Any] = description.get("config") or {}
         block_tokens, blocks = config.get("block_size"), config.get("num_blocks")
         capacity_tokens = block_tokens * blocks if block_tokens and blocks else None
-        return PrefixCacheFacts(config.get("enable_prefix_caching"), block_tokens, capacity_tokens)
+        is_on = config.get("enable_prefix_caching")
+        return PrefixCacheFacts(is_on, block_tokens, capacity_tokens, hits_to_the_token=True)
 
     async def describe(self, server: Server) -> dict[str, Any]:
         """Versions and all resolved settings, from ``/version``."""

@@ -122,7 +122,7 @@ def cache_gaps(
         by_address=len({call.request.address for call in calls}) > 1,
         keeps_generated=is_live,
         by_play=is_salted,
-        in_blocks=True,
+        in_blocks=not cache.hits_to_the_token,
         in_templates=True,
     )
     reports = any(calls[n].request.cached_tokens is not None for n in counted)
@@ -228,10 +228,10 @@ class _Simulation:
                     admitted = cache.end(number, block)
             for each, cached in admitted:
                 prompt = self._named_by(each, setting).block, self._calls[each].tokens  # equal for equal prompts
-                if setting.in_blocks or prompt not in seen:
-                    found[each] = self._hit(each, min(cached * self._size, self._most(self._calls[each])), setting)
-                else:
-                    found[each] = self._calls[each].tokens - 1
+                most = self._most(self._calls[each])
+                hit = min(cached * self._size, most)
+                is_whole = not setting.in_blocks and hit == most and prompt in seen
+                found[each] = self._calls[each].tokens - 1 if is_whole else self._hit(each, hit, setting)
                 seen.add(prompt)
         return found
 
@@ -278,7 +278,7 @@ class _Simulation:
         return (call.tokens - 1) // self._size * self._size
 
     def _hit(self, number: int, hit_tokens: int, setting: _Setting) -> int:
-        """What hits without rounding to blocks, and with the history in equal tokens, if these causes are removed."""
+        """What hits without rounding to blocks, and with the history in equal tokens, if these causes are not there."""
         call = self._calls[number]
         before = None if call.before is None else self._calls[call.before]
         if setting.in_blocks or before is None or not self._has_ended(before, call):
@@ -286,9 +286,14 @@ class _Simulation:
         shared = call.request.shared_tokens
         if not setting.in_templates and call.request.goes_on:
             shared = max(shared, before.tokens + before.generated)
-        elif shared >= before.tokens:  # it holds the previous prompt and its recorded answer
+        elif (
+            setting.keeps_generated and shared >= before.tokens
+        ):  # it holds the previous prompt and its recorded answer
             shared = min(call.tokens, before.tokens + before.generated)
-        return max(hit_tokens, min(shared, call.tokens - 1))
+        most = min(shared, call.tokens - 1)
+        if setting.in_templates and most >= hit_tokens + self._size:
+            return hit_tokens  # not all of its whole blocks are cached
+        return max(hit_tokens, most)
 
     @staticmethod
     def _has_ended(before: _Call, call: _Call) -> bool:

@@ -192,6 +192,7 @@ class Request:
         num_computed: leading tokens whose keys and values are cached, or will be by a step that is in flight.
         num_settled: those of them whose step has been collected.
         draft_token_ids: guesses of the tokens that come next, to be verified by the next step.
+        block_hashes: of its prompt's full blocks, if they are known already; see `prompt_hashes`.
         cache_salt: only requests with the same salt find each other's blocks in the prefix cache.
         priority: smaller is more important.
         siblings: further answers to the same prompt; forked off when it is computed, then empty.
@@ -205,6 +206,7 @@ class Request:
 
     __slots__ = (
         "arrival_s",
+        "block_hashes",
         "cache_salt",
         "draft_token_ids",
         "first_scheduled_s",
@@ -236,6 +238,7 @@ class Request:
         self.token_ids = list(prompt_token_ids)
         self.prompt_len = len(prompt_token_ids)
         self.sampling = sampling
+        self.block_hashes = b""
         self.cache_salt = cache_salt
         self.num_pending = 0
         self.num_computed = 0

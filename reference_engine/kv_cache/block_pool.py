@@ -7,7 +7,7 @@ Pure Python: it hands out block numbers and knows nothing of tensors.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from bakeoff.reference_engine.errors import BlockAccountingError
 from bakeoff.reference_engine.kv_cache.block_hashes import BlockHash
@@ -125,19 +125,29 @@ class BlockPool:
             else:
                 self._empty.append(block)  # taken next, because it is still in the CPU's caches and resident
 
-    def cache_block(self, block: int, block_hash: BlockHash) -> None:
-        """Puts a full, computed block in use into the prefix cache; it is read-only from now on.
+    def cache_block(self, block: int, block_hash: BlockHash, parent: BlockHash, tokens: Sequence[int]) -> None:
+        """Puts a computed block in use into the prefix cache; it is read-only from now on.
+
+        Args:
+            block: its number.
+            block_hash: of the block.
+            parent: hash of the block before it, or a `root_hash`.
+            tokens: of the block, all that will ever be in it.
 
         Raises:
             BlockAccountingError: the block is free, or cached under another hash.
         """
         if self._references[block] < 1:
             raise BlockAccountingError(f"block {block} is free and cannot be cached")
-        self._index.insert(block_hash, block)
+        self._index.insert(block_hash, block, parent, tokens)
 
     def find(self, block_hash: BlockHash) -> int | None:
         """The cached block with that hash, in use or free; None if there is none."""
         return self._index.find(block_hash)
+
+    def beginning(self, parent: BlockHash, tokens: Sequence[int]) -> tuple[int, int]:
+        """See `PrefixIndex.beginning`."""
+        return self._index.beginning(parent, tokens)
 
     def reset_prefix_cache(self) -> None:
         """Empties the prefix cache; blocks in use stay in use."""

@@ -9,7 +9,7 @@ import array
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 
-from bakeoff.reference_engine.kv_cache.block_hashes import BlockHashes
+from bakeoff.reference_engine.kv_cache.block_hashes import BlockHash, BlockHashes, block_hash
 from bakeoff.reference_engine.kv_cache.block_pool import BlockPool
 
 RELEASED = -1
@@ -104,22 +104,27 @@ class BlockTable:
         return copy
 
     def _shared_at(self, token: int) -> int | None:
-        """The partly filled block of that token, if a fork shares it."""
+        """The partly filled block of that token, if a fork shares it or it is cached."""
         index, inside = divmod(token, self._pool.block_size)
         if not inside or index >= len(self.blocks):
             return None
         block = self.blocks[index]
-        return block if self._pool.references(block) > 1 else None
+        return None if self._pool.is_writable(block) else block
 
-    def attach_prefix(self, blocks: Sequence[int]) -> None:
-        """Starts an empty table with cached blocks, `RELEASED` where they are outside the window."""
+    def attach_prefix(self, blocks: Sequence[int], num_full: int) -> None:
+        """Starts an empty table with cached blocks, `RELEASED` where they are outside the window.
+
+        Args:
+            blocks: of the prefix.
+            num_full: those whose every token belongs to it; a last one beyond is copied before it is written.
+        """
         for block in blocks:
             if block != RELEASED:
                 self._pool.share(block)
         self.blocks[:] = block_list(blocks)
-        self._num_cached = len(blocks)
+        self._num_cached = num_full
         size = self._pool.block_size
-        self._num_out_of_window = self._visible.out_of_window_blocks(len(blocks) * size, size).stop
+        self._num_out_of_window = self._visible.out_of_window_blocks(num_full * size, size).stop
 
     def cache_blocks(self, hashes: BlockHashes, token_ids: Sequence[int], num_computed: int) -> None:
         """Puts full blocks into the prefix cache.
@@ -130,9 +135,26 @@ class BlockTable:
             num_computed: leading tokens whose keys and values are in the blocks.
         """
         for index in range(self._num_cached, num_computed // self._pool.block_size):
-            if self.blocks[index] != RELEASED:
-                self._pool.cache_block(self.blocks[index], hashes.at(token_ids, index))
+            self._cache(index, hashes.at(token_ids, index), hashes, token_ids, num_computed)
             self._num_cached = index + 1
+
+    def cache_tail(self, hashes: BlockHashes, token_ids: Sequence[int], num_computed: int) -> None:
+        """Puts the last, partly filled block into the prefix cache, once the sequence will not write it any more.
+
+        Arguments as for `cache_blocks`, which must have been called. A block that a fork shares stays out.
+        """
+        index, inside = divmod(num_computed, self._pool.block_size)
+        if inside and index < len(self.blocks) and self._pool.references(self.blocks[index]) == 1:
+            tokens = token_ids[num_computed - inside : num_computed]
+            self._cache(index, block_hash(hashes.before(token_ids, index), tokens), hashes, token_ids, num_computed)
+
+    def _cache(
+        self, index: int, name: BlockHash, hashes: BlockHashes, token_ids: Sequence[int], num_computed: int
+    ) -> None:
+        block, size = self.blocks[index], self._pool.block_size
+        if block != RELEASED:
+            tokens = token_ids[index * size : min((index + 1) * size, num_computed)]
+            self._pool.cache_block(block, name, hashes.before(token_ids, index), tokens)
 
     def has_out_of_window(self, num_computed: int) -> bool:
         """Whether `free_out_of_window` would release a block."""

@@ -43,10 +43,19 @@ class Hit:
     Attributes:
         num_tokens: its length.
         blocks: that hold it, for each group; `RELEASED` where they are outside the window.
+        copied_tokens: of the last blocks, which continue otherwise: they are copied for the request. 0 if none are.
     """
 
     num_tokens: int
     blocks: tuple[tuple[int, ...], ...]
+    copied_tokens: int = 0
+
+    @property
+    def whole(self) -> "Hit":
+        """The prefix in whole blocks, for which nothing is copied."""
+        if not self.copied_tokens:
+            return self
+        return Hit(self.num_tokens - self.copied_tokens, tuple(blocks[:-1] for blocks in self.blocks))
 
 
 class RequestBlocks:
@@ -175,8 +184,9 @@ class KvCache:
             end: tokens computed after its first step.
         """
         held = self.blocks_of(request).swapped if hit is None else hit.blocks
+        copied = int(hit is not None and hit.copied_tokens > 0)  # beside its source, which is held until it is copied
         return tuple(
-            max(0, group.pool.blocks_for(_kept(group, request, end)) - len(blocks))
+            max(0, group.pool.blocks_for(_kept(group, request, end)) - len(blocks) + copied)
             + sum(block != RELEASED and (hit is None or group.pool.is_idle(block)) for block in blocks)
             for group, blocks in zip(self.groups, held or (), strict=True)
         )
@@ -207,6 +217,26 @@ class KvCache:
         It leaves out at least one token, which must be computed to sample the next one. As in vLLM, it leaves out all
         tokens of a request that asks for log-probabilities of its prompt.
         """
+        hit = self._lookup_whole(request)
+        return self._with_copy(request, hit) if self.prefix_caching and not request.needs_prompt_logits else hit
+
+    def _with_copy(self, request: Request, hit: Hit) -> Hit:
+        """A hit of whole blocks, and the beginning of a block that continues it, if one does."""
+        size, hashes = self._block_size, self.blocks_of(request).hashes
+        start, tokens = hit.num_tokens, request.token_ids
+        rest = tokens[start : min(start + size, len(tokens) - 1)]
+        if not rest:
+            return hit
+        first = self.groups[0].pool
+        source, common = first.beginning(hashes.before(tokens, start // size), rest)
+        name = first.hash_of(source) if common else None
+        sources = [None if name is None else group.pool.find(name) for group in self.groups]
+        if None in sources:
+            return hit
+        blocks = tuple((*held, source) for held, source in zip(hit.blocks, sources, strict=True))
+        return Hit(start + common, blocks, common)  # type: ignore[arg-type]  (no None is left)
+
+    def _lookup_whole(self, request: Request) -> Hit:
         if not self.prefix_caching or request.needs_prompt_logits:
             return self._nothing
         hashes, tokens, size = self.blocks_of(request).hashes, request.token_ids, self._block_size
@@ -227,12 +257,16 @@ class KvCache:
     def add(self, request: Request) -> None:
         """Adds a request, with empty block tables."""
         tables = tuple(BlockTable(group.pool, group.visible) for group in self.groups)
-        self._blocks[request.request_id] = RequestBlocks(tables, BlockHashes(self._block_size, request.cache_salt))
+        self._blocks[request.request_id] = RequestBlocks(tables, self._hashes_of(request))
+
+    def _hashes_of(self, request: Request) -> BlockHashes:
+        return BlockHashes(self._block_size, request.cache_salt, request.block_hashes if self.prefix_caching else b"")
 
     def attach_prefix(self, request: Request, hit: Hit) -> None:
         """Starts a request with its cached prefix. Call it for all admitted requests before any block is taken."""
+        num_full = hit.num_tokens // self._block_size
         for table, prefix in zip(self.blocks_of(request).tables, hit.blocks, strict=True):
-            table.attach_prefix(prefix)
+            table.attach_prefix(prefix, num_full)
         request.num_computed = request.num_settled = hit.num_tokens
 
     def make_writable(self, request: Request, end: int, copies: BlockCopies) -> None:
@@ -297,6 +331,8 @@ class KvCache:
         self.cache_blocks(request)
         blocks = self.blocks_of(request)
         for table in blocks.tables:
+            if self.prefix_caching and blocks.swapped is None:
+                table.cache_tail(blocks.hashes, request.token_ids, request.num_settled)
             table.clear()
         for group, swapped in zip(self.groups, blocks.swapped or (), strict=False):
             _host(group).release(block for block in swapped if block != RELEASED)

@@ -157,6 +157,12 @@ class Draft:
     def admit(self, request: Request) -> bool:
         """Plans a waiting request's first chunk; False if it and all requests behind it must wait."""
         hit = None if self._cache.is_swapped(request) else self._cache.lookup(request)
+        if self._admit_with(request, hit):
+            return True
+        # A copy takes a block more, without which the request may have room.
+        return hit is not None and hit.copied_tokens > 0 and self._admit_with(request, hit.whole)
+
+    def _admit_with(self, request: Request, hit: Hit | None) -> bool:
         start = request.num_computed if hit is None else hit.num_tokens
         length = self.chunk_length(request, start)
         if not length:

@@ -7,6 +7,7 @@ import asyncio
 import dataclasses
 import itertools
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from typing import cast
 
@@ -16,6 +17,7 @@ from bakeoff.reference_engine.core.config import EngineConfig
 from bakeoff.reference_engine.core.outputs import StepReport
 from bakeoff.reference_engine.core.request import Request
 from bakeoff.reference_engine.errors import EngineUnavailableError, RequestError, UserMistakeError
+from bakeoff.reference_engine.kv_cache.block_hashes import prompt_hashes
 from bakeoff.reference_engine.scheduling.limits import check_queue
 from bakeoff.reference_engine.serving.core.launch import Core, Starter
 from bakeoff.reference_engine.serving.core.streams import TokenStream
@@ -177,8 +179,12 @@ class EngineClient:
         """In order of their numbers."""
         return self._replicas
 
-    def submit(self, requests: Sequence[Request]) -> TokenStream:
+    def submit(self, requests: Sequence[Request], session: str | None = None) -> TokenStream:
         """Sends requests with their siblings to the engines; returns one stream for all their tokens.
+
+        Args:
+            requests: each goes to the replica with the fewest open sequences.
+            session: if given, all go to one replica, always the same for a session, whose cache has its prefixes.
 
         Raises:
             EngineUnavailableError: an engine crashed, or the server stops.
@@ -191,6 +197,8 @@ class EngineClient:
         for leader in requests:
             self._facts.limits.check_request(leader)
             number = min(range(len(loads)), key=loads.__getitem__)
+            if session is not None:
+                number = zlib.crc32(session.encode(errors="replace")) % len(loads)
             loads[number] += leader.width
             shares.setdefault(number, []).append(leader)
         for number, share in shares.items():
@@ -199,8 +207,11 @@ class EngineClient:
         stream = TokenStream(self.cancel, [member.request_id for member in members])
         now_s = time.perf_counter()  # the engines use the same monotonic clock of the machine
         for number, share in shares.items():
+            facts = self._replicas[number].facts.result()
             for leader in share:
                 leader.arrival_s = now_s
+                if facts.config.enable_prefix_caching:  # here, because the engine would do it between two steps
+                    leader.block_hashes = prompt_hashes(leader.token_ids, facts.limits.block_size, leader.cache_salt)
             self._send(share, stream, self._replicas[number])
         return stream
 

@@ -39,12 +39,13 @@ class Sent(msgspec.Struct, array_like=True):
     cache_salt: str | None
     priority: int
     arrival_s: float | None
+    block_hashes: bytes
 
     @classmethod
     def of(cls, leader: Request) -> "Sent":
         """A request with its siblings."""
         answers = [AnswerSpec(member.request_id, member.sampling) for member in (leader, *leader.siblings)]
-        return cls(leader.token_ids, answers, leader.cache_salt, leader.priority, leader.arrival_s)
+        return cls(leader.token_ids, answers, leader.cache_salt, leader.priority, leader.arrival_s, leader.block_hashes)
 
     def request(self) -> Request:
         """Decodes the request with its siblings."""
@@ -54,6 +55,7 @@ class Sent(msgspec.Struct, array_like=True):
         ]
         for member in (leader, *siblings):
             member.arrival_s = self.arrival_s
+            member.block_hashes = self.block_hashes
         leader.siblings = tuple(siblings)
         return leader
 

@@ -90,6 +90,26 @@ def test_with_a_live_history_the_answer_is_found():
     assert gaps.whole.unexplained == pytest.approx(0)
 
 
+def test_where_beginnings_of_blocks_hit_nothing_is_lost_to_rounding():
+    trial = Trial()
+    trial.send("s", ids(100), 0, output=20)
+    trial.send("s", ids(150), 100)
+    gaps = trial.gaps(PrefixCacheFacts(True, 16, hits_to_the_token=True))
+    assert tokens(gaps) == {CacheCause.GENERATED: 20, CacheCause.TEMPLATE: 0}
+    assert gaps.whole.unexplained == pytest.approx(0)
+
+
+def test_beginnings_of_blocks_hit_only_behind_blocks_that_were_not_evicted():
+    trial = Trial()
+    for _ in range(2):
+        for session in range(3):
+            trial.send(f"s{session}", ids(165, session + 1), 0, output=0)
+    small, large = (trial.gaps(PrefixCacheFacts(True, 16, size, hits_to_the_token=True)) for size in (320, 640))
+    assert tokens(small)[CacheCause.EVICTION] == 3 * 164
+    assert tokens(large)[CacheCause.EVICTION] == 0
+    assert large.whole.ideal == pytest.approx(3 * 164 / (6 * 165))
+
+
 def test_a_cache_that_is_off_loses_all_of_it():
     trial = Trial()
     trial.send("s", ids(100), 0)

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from bakeoff.reference_engine.core.request import Request, SamplingParams
 from bakeoff.reference_engine.errors import BlockAccountingError, EngineBugError
 from bakeoff.reference_engine.kv_cache.block_copies import BlockCopies
-from bakeoff.reference_engine.kv_cache.block_hashes import BlockHashes, block_hash, root_hash
+from bakeoff.reference_engine.kv_cache.block_hashes import BlockHashes, block_hash, prompt_hashes, root_hash
 from bakeoff.reference_engine.kv_cache.block_pool import BlockPool
 from bakeoff.reference_engine.kv_cache.cache import Group, KvCache
 from bakeoff.reference_engine.kv_cache.prefix_index import PrefixIndex
@@ -34,8 +34,8 @@ def test_names_do_not_depend_on_the_process():
 
 def test_of_two_equal_blocks_the_first_is_found():
     index = PrefixIndex()
-    index.insert(b"name", 1)
-    index.insert(b"name", 2)
+    index.insert(b"name", 1, ROOT, TOKENS)
+    index.insert(b"name", 2, ROOT, TOKENS)
     assert (index.find(b"name"), 1 in index, 2 in index) == (1, True, False)
     index.remove(1)
     assert (index.find(b"name"), 1 in index) == (None, False)
@@ -43,10 +43,10 @@ def test_of_two_equal_blocks_the_first_is_found():
 
 def test_a_block_has_one_name():
     index = PrefixIndex()
-    index.insert(b"name", 1)
-    index.insert(b"name", 1)
+    index.insert(b"name", 1, ROOT, TOKENS)
+    index.insert(b"name", 1, ROOT, TOKENS)
     with pytest.raises(BlockAccountingError, match="second hash"):
-        index.insert(b"other", 1)
+        index.insert(b"other", 1, ROOT, TOKENS)
 
 
 def pool_with_free_cached(count, blocks=4):
@@ -54,7 +54,7 @@ def pool_with_free_cached(count, blocks=4):
     pool = BlockPool(blocks, 16)
     held = pool.take(blocks)
     for block in range(count):
-        pool.cache_block(block, str(block).encode())
+        pool.cache_block(block, str(block).encode(), ROOT, TOKENS)
     pool.release(held)
     return pool
 
@@ -106,7 +106,7 @@ def test_forgotten_blocks_stay_with_their_holders_and_cannot_be_found():
 
 def test_a_free_block_without_contents_can_be_neither_shared_nor_published():
     pool = BlockPool(1, 16)
-    for act in (pool.share, lambda block: pool.cache_block(block, b"name")):
+    for act in (pool.share, lambda block: pool.cache_block(block, b"name", ROOT, TOKENS)):
         with pytest.raises(BlockAccountingError, match="block 0 is free"):
             act(0)
 
@@ -118,7 +118,7 @@ def test_a_block_that_others_hold_or_may_find_must_not_be_written():
     pool.share(shared)
     with pytest.raises(EngineBugError, match=r"about to be written but has 2 references$"):
         pool.check_writable([own, shared])
-    pool.cache_block(own, b"name")
+    pool.cache_block(own, b"name", ROOT, TOKENS)
     with pytest.raises(EngineBugError, match="has 1 references and is cached"):
         pool.check_writable([own])
 
@@ -142,9 +142,10 @@ sequences = st.lists(st.lists(st.integers(0, 1), min_size=1, max_size=12), min_s
 
 
 @given(computed=sequences, queries=sequences, size=st.integers(1, 4))
-def test_exactly_the_longest_common_beginning_in_whole_blocks_is_found(computed, queries, size):
+def test_exactly_the_longest_common_beginning_is_found(computed, queries, size):
+    """Few sequences: of more than eight that continue one prefix, the earliest are not compared."""
     cache = KvCache([Group(BlockPool(400, size))], prefix_caching=True)
-    cached = set()
+    cached = []
 
     def entered(tokens, salt=None):
         request = Request("x", tokens, SamplingParams(max_tokens=1), salt)
@@ -153,24 +154,46 @@ def test_exactly_the_longest_common_beginning_in_whole_blocks_is_found(computed,
 
     for tokens in computed:
         request, hit = entered(tokens)
-        assert hit.num_tokens == longest(cached, tokens, size)
+        assert hit.num_tokens == longest(cached, tokens)
+        assert hit.whole.num_tokens == hit.num_tokens // size * size
         cache.attach_prefix(request, hit)
-        cache.make_writable(request, len(tokens), BlockCopies())
+        copies = BlockCopies()
+        cache.make_writable(request, len(tokens), copies)
+        assert len(copies.within) == (hit.copied_tokens > 0)
         request.num_computed = request.num_settled = len(tokens)
         cache.cache_blocks(request)
         cache.check_integrity([request])
-        cached |= {tuple(tokens[:end]) for end in range(size, len(tokens) + 1, size)}
         cache.release(request)
+        cached.append(tokens)
     for tokens in queries:
-        assert entered(tokens)[1].num_tokens == longest(cached, tokens, size)
+        assert entered(tokens)[1].num_tokens == longest(cached, tokens)
         assert entered(tokens, "salt")[1].num_tokens == 0
 
 
-def longest(cached, tokens, size):
-    end = 0
-    while end + size < len(tokens) and tuple(tokens[: end + size]) in cached:
-        end += size
-    return end
+def longest(cached, tokens):
+    return max((common(tokens[:-1], other) for other in cached), default=0)
+
+
+def common(left, right):
+    return next((i for i, (a, b) in enumerate(zip(left, right, strict=False)) if a != b), min(len(left), len(right)))
+
+
+def test_hashes_made_on_arrival_are_those_that_the_engine_would_make():
+    tokens = [*range(50)]
+    known = BlockHashes(4, "salt", prompt_hashes(tokens, 4, "salt"))
+    own = BlockHashes(4, "salt")
+    assert [known.at([], index) for index in range(12)] == [own.at(tokens, index) for index in range(12)]
+    assert prompt_hashes(tokens[:3], 4, None) == b""
+
+
+def test_of_many_continuations_the_latest_are_compared():
+    index = PrefixIndex()
+    for number in range(20):
+        index.insert(str(number).encode(), number, ROOT, [number, 1, 2])
+    assert index.beginning(ROOT, [19, 1, 9]) == (19, 2)
+    assert index.beginning(ROOT, [12, 1, 9]) == (12, 2)
+    assert index.beginning(ROOT, [11, 1, 9])[1] == 0
+    assert index.beginning(b"other", [19])[1] == 0
 
 
 class CacheMachine(RuleBasedStateMachine):
@@ -225,7 +248,7 @@ class CacheMachine(RuleBasedStateMachine):
         block = data.draw(st.sampled_from(sorted(+self.held)))
         if block in self.names.values():
             return
-        self.pool.cache_block(block, name)
+        self.pool.cache_block(block, name, ROOT, TOKENS)
         self.names.setdefault(name, block)
 
     @rule()

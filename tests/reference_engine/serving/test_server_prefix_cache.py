@@ -6,7 +6,7 @@ import pytest
 
 from tests.reference_engine.server_calls import CHAT, HELLO, LONG, TEXT, slow_down, with_server
 
-PROMPT = [*range(5, 45)]  # forty tokens: two blocks of 16 and eight more
+PROMPT = [*range(5, 45)]  # forty tokens: two blocks of 16 and eight more; the last is always computed
 BODY = {"prompt": PROMPT, "max_tokens": 3, "temperature": 0, "ignore_eos": True}
 
 
@@ -31,9 +31,9 @@ async def streamed_usage(s, path, body):
 def test_usage_says_how_many_prompt_tokens_came_from_the_cache(serve):
     async def test(s):
         counts = {"prompt_tokens": 40, "completion_tokens": 3, "total_tokens": 43}
-        for cached in (0, 32, 32):
+        for cached in (0, 39, 39):
             assert await usage_of(s, TEXT, BODY) == counts | {"prompt_tokens_details": {"cached_tokens": cached}}
-        assert await streamed_usage(s, TEXT, BODY) == counts | {"prompt_tokens_details": {"cached_tokens": 32}}
+        assert await streamed_usage(s, TEXT, BODY) == counts | {"prompt_tokens_details": {"cached_tokens": 39}}
         other = BODY | {"prompt": [99, *PROMPT]}
         assert (await streamed_usage(s, TEXT, other))["prompt_tokens_details"] == {"cached_tokens": 0}
 
@@ -44,11 +44,10 @@ def test_chats_say_so_too(serve):
     async def test(s):
         body = {"messages": HELLO, "max_tokens": 2, "ignore_eos": True}
         first, second = await usage_of(s, CHAT, body), await usage_of(s, CHAT, body)
-        whole_blocks = (first["prompt_tokens"] - 1) // 16 * 16
-        assert whole_blocks > 0
+        all_but_one = first["prompt_tokens"] - 1
         assert first["prompt_tokens_details"] == {"cached_tokens": 0}
-        assert second["prompt_tokens_details"] == {"cached_tokens": whole_blocks}
-        assert (await streamed_usage(s, CHAT, body))["prompt_tokens_details"] == {"cached_tokens": whole_blocks}
+        assert second["prompt_tokens_details"] == {"cached_tokens": all_but_one}
+        assert (await streamed_usage(s, CHAT, body))["prompt_tokens_details"] == {"cached_tokens": all_but_one}
 
     with_server(serve, test)
 
@@ -57,7 +56,7 @@ def test_every_chunk_says_so_when_asked(serve):
     async def test(s):
         await s.post(TEXT, BODY)
         events = await s.stream(TEXT, BODY | {"stream_options": {"continuous_usage_stats": True}})
-        assert [event["usage"]["prompt_tokens_details"]["cached_tokens"] for event in events] == [32] * 3
+        assert [event["usage"]["prompt_tokens_details"]["cached_tokens"] for event in events] == [39] * 3
 
     with_server(serve, test)
 
@@ -67,7 +66,7 @@ def test_each_prompt_is_counted_once_however_many_choices_it_has(serve):
         await s.post(TEXT, BODY)
         body = BODY | {"prompt": [PROMPT, PROMPT[:20], [200]], "n": 2}
         usage = await usage_of(s, TEXT, body)
-        assert (usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"]) == (61, 32 + 16)
+        assert (usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"]) == (61, 39 + 19)
 
     with_server(serve, test)
 
@@ -103,11 +102,11 @@ def test_metrics_count_lookups_hits_and_evictions(serve):
         await s.post(TEXT, BODY)
         assert await counts() == [40, 0, 0]
         await s.post(TEXT, BODY)
-        assert await counts() == [80, 32, 0]
+        assert await counts() == [80, 39, 0]
         assert await s.metric("prompt_tokens_total") == 80
-        assert await s.metric("computed_tokens_total") == 42 + 10
+        assert await s.metric("computed_tokens_total") == 42 + 3
         await s.post(TEXT, BODY | {"prompt": [200] * 60})  # all four blocks
-        assert await counts() == [140, 32, 2]
+        assert await counts() == [140, 39, 3]
         assert await s.metric("kv_cache_used_blocks") == 0
 
     with_server(serve, test, num_blocks=4)
@@ -115,9 +114,9 @@ def test_metrics_count_lookups_hits_and_evictions(serve):
 
 def test_after_a_reset_nothing_of_before_is_found(serve):
     async def test(s):
-        assert [await cached_tokens(s), await cached_tokens(s)] == [0, 32]
+        assert [await cached_tokens(s), await cached_tokens(s)] == [0, 39]
         assert await s.post("/reset_prefix_cache", {}) == {}
-        assert [await cached_tokens(s), await cached_tokens(s)] == [0, 32]
+        assert [await cached_tokens(s), await cached_tokens(s)] == [0, 39]
 
     with_server(serve, test)
 
@@ -152,7 +151,7 @@ def test_a_reset_needs_an_engine_and_post(serve):
 
 def test_clients_with_different_salts_do_not_find_each_others_prompts(serve):
     async def test(s):
-        assert [await cached_tokens(s, BODY | {"cache_salt": salt}) for salt in ("x", "y", None, "x")] == [0, 0, 0, 32]
+        assert [await cached_tokens(s, BODY | {"cache_salt": salt}) for salt in ("x", "y", None, "x")] == [0, 0, 0, 39]
         error = (await s.post(TEXT, BODY | {"cache_salt": ""}, status=400))["error"]
         assert error["param"] == "cache_salt"
 

@@ -109,6 +109,22 @@ def test_several_requests_share_a_stream(with_client):
     with_client(test)
 
 
+def test_requests_of_a_session_go_to_one_engine_and_sessions_to_all(fake_runner):
+    async def main():
+        async with client_of(*(fake_runner() for _ in range(3))) as (client, _):
+            places = []
+            for number in range(12):
+                before = [replica.num_sent for replica in client.replicas]
+                for turn in range(2):
+                    await collect(client.submit([request(f"{number}-{turn}", 1)], session=f"session {number}"))
+                sent = [replica.num_sent - old for replica, old in zip(client.replicas, before, strict=True)]
+                assert sorted(sent) == [0, 0, 2]
+                places.append(sent.index(2))
+            assert set(places) == {0, 1, 2}
+
+    asyncio.run(main())
+
+
 def test_siblings_come_out_of_the_stream_of_their_leader(with_client):
     async def test(client, _):
         leader = request("a", 3)
