@@ -11,8 +11,17 @@ RoundingName = Literal[IntegerName, "fp8", "llm-int8", "nf4", "nf4-double"]
 WrittenName = Literal[RoundingName, "gptq", "awq", "w8a8"]
 """Plus the methods that use activations; see `tools.quantisation_methods`."""
 GgufName = Literal[
-    "gguf-f32", "gguf-f16", "gguf-bf16", "gguf-q8_0", "gguf-q5_1", "gguf-q5_0", "gguf-q4_1", "gguf-q4_0", "gguf-mxfp4"
+    "gguf-f32",
+    "gguf-f16",
+    "gguf-bf16",
+    "gguf-q8_0",
+    "gguf-q5_1",
+    "gguf-q5_0",
+    "gguf-q4_1",
+    "gguf-q4_0",
+    "gguf-q4_k_m",
+    "gguf-mxfp4",
 ]
-"""Types of the matrices of a GGUF file; see `tools.gguf_export`."""
+"""Types of the matrices of a GGUF file, or a mixture of them; see `tools.gguf_export`."""
 KvCacheDtypeName = Literal["auto", "int8", "fp8", "int4"]
 """How the KV cache stores elements: as they are computed, or rounded as in `kv_cache.quantised`."""

@@ -11,6 +11,7 @@ converter also recognises tokenizers by a sample.
 import contextlib
 import json
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -32,8 +33,10 @@ from bakeoff.reference_engine.loading.gguf_tokenizer import (
     build_tokenizer,
 )
 from bakeoff.reference_engine.loading.tokenizer import Tokenizer
+from bakeoff.reference_engine.models.names import ENDS
 from bakeoff.reference_engine.models.rope import frequency_divisors
 from bakeoff.reference_engine.models.shapes import weight_shapes
+from bakeoff.reference_engine.tools import gguf_k_blocks
 from bakeoff.reference_engine.tools.checkpoint_folder import whole_file
 from bakeoff.reference_engine.tools.progress import Progress
 from bakeoff.reference_engine.tools.transformers_model import open_plain
@@ -47,10 +50,14 @@ _TYPES: Mapping[GgufName, tuple[gguf.GGMLQuantizationType, gguf.LlamaFileType]] 
     "gguf-q5_0": (gguf.GGMLQuantizationType.Q5_0, gguf.LlamaFileType.MOSTLY_Q5_0),
     "gguf-q4_1": (gguf.GGMLQuantizationType.Q4_1, gguf.LlamaFileType.MOSTLY_Q4_1),
     "gguf-q4_0": (gguf.GGMLQuantizationType.Q4_0, gguf.LlamaFileType.MOSTLY_Q4_0),
+    "gguf-q4_k_m": (gguf.GGMLQuantizationType.Q4_K, gguf.LlamaFileType.MOSTLY_Q4_K_M),
     "gguf-mxfp4": (gguf.GGMLQuantizationType.MXFP4, gguf.LlamaFileType.MOSTLY_MXFP4_MOE),
 }
 _ARCHITECTURES = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
 """GGUF's names of families."""
+_Q4_K, _Q6_K = gguf.GGMLQuantizationType.Q4_K, gguf.GGMLQuantizationType.Q6_K
+_INSTEAD = {_Q4_K: gguf.GGMLQuantizationType.Q5_0, _Q6_K: gguf.GGMLQuantizationType.Q8_0}
+"""Types of matrices whose rows are not whole blocks, as in llama.cpp."""
 _SMALL_BLOCKS = ("gguf-q5_1", "gguf-q5_0", "gguf-q4_1", "gguf-q4_0", "gguf-mxfp4")
 _MATRIX = 2  # dimensions
 _NORMAL_TOKEN, _UNUSED_TOKEN = 1, 5  # llama.cpp's LLAMA_TOKEN_TYPE_NORMAL and LLAMA_TOKEN_TYPE_UNUSED
@@ -63,10 +70,13 @@ _SAMPLE = (
 
 
 def write_gguf(source: Path, target: Path, kind: GgufName, *, say: Callable[[str], None]) -> None:
-    """Writes a file whose matrices have one type; it appears whole or not at all.
+    """Writes a file whose matrices have one type, or two of them; it appears whole or not at all.
 
     Norms and biases are float32. In types of 4 and 5 bits the embedding and the head are Q8_0, since each of their rows
-    is a token. A matrix whose rows are not whole blocks is float16.
+    is a token. A matrix whose rows are not whole blocks is float16. `gguf-q4_k_m` is llama.cpp's mixture Q4_K_M: Q6_K
+    for the head and, in the first and last eighth of the layers and in every third between, for the projections to
+    values and the last matrices of feed-forward networks, else Q4_K; matrices whose rows are not whole blocks of 256
+    are Q8_0 and Q5_0 instead.
 
     Args:
         source: plain checkpoint directory of a Llama, Mistral, Qwen2 or Qwen3 model with a byte-level BPE tokenizer.
@@ -93,7 +103,7 @@ def write_gguf(source: Path, target: Path, kind: GgufName, *, say: Callable[[str
         extra = _rope_divisors(config)
         for name, tensor in extra.items():
             writer.add_tensor_info(name, tensor.shape, tensor.dtype, tensor.nbytes)
-        kinds = {name: _kind(name, shape, kind) for name, shape in shapes.items()}
+        kinds = {name: _kind(name, shape, kind, config) for name, shape in shapes.items()}
         for name, shape in shapes.items():
             _add_tensor_info(writer, name, shape, kinds[name], source)
         writer.write_header_to_file()
@@ -104,18 +114,41 @@ def write_gguf(source: Path, target: Path, kind: GgufName, *, say: Callable[[str
             writer.write_tensor_data(tensor)
         for done, name in enumerate(shapes, start=1):
             ordered = _in_order(name, checkpoint.weights.get(name), config)
-            writer.write_tensor_data(gguf.quants.quantize(ordered.float().numpy(), kinds[name]))
+            writer.write_tensor_data(_rounded(ordered.float(), kinds[name]))
             progress.advance(done)
     say(f"wrote {target}: {target.stat().st_size / 1e6:.0f} MB")
 
 
-def _kind(name: str, shape: Sequence[int], kind: GgufName) -> gguf.GGMLQuantizationType:
+def _kind(name: str, shape: Sequence[int], kind: GgufName, config: ModelConfig) -> gguf.GGMLQuantizationType:
     if len(shape) < _MATRIX:
         return gguf.GGMLQuantizationType.F32
-    is_vocabulary = name in ("model.embed_tokens.weight", "lm_head.weight")
-    chosen = _TYPES["gguf-q8_0" if is_vocabulary and kind in _SMALL_BLOCKS else kind][0]
+    if kind == "gguf-q4_k_m":
+        chosen = _Q6_K if _has_six_bits(name, config) else _Q4_K
+        if shape[-1] % gguf_k_blocks.BLOCK:
+            chosen = _INSTEAD[chosen]
+    else:
+        chosen = _TYPES["gguf-q8_0" if name in ENDS and kind in _SMALL_BLOCKS else kind][0]
     block_size, _ = gguf.GGML_QUANT_SIZES[chosen]
     return gguf.GGMLQuantizationType.F16 if shape[-1] % block_size else chosen
+
+
+def _has_six_bits(name: str, config: ModelConfig) -> bool:
+    """Whether a matrix is one of those that Q4_K_M gives six bits."""
+    embedding, head = ENDS
+    if name == (embedding if config.tie_word_embeddings else head):
+        return True
+    layer = re.search(r"\.layers\.(\d+)\.(?:self_attn\.v_proj|mlp\.down_proj)\.", name)
+    if layer is None:
+        return False
+    index, count = int(layer[1]), config.num_hidden_layers
+    eighth = count // 8
+    return index < eighth or index >= 7 * count // 8 or (index - eighth) % 3 == 2
+
+
+def _rounded(weight: torch.Tensor, kind: gguf.GGMLQuantizationType) -> npt.NDArray[Any]:
+    if kind in _INSTEAD:
+        return gguf_k_blocks.quantise(weight, kind).numpy()
+    return gguf.quants.quantize(weight.numpy(), kind)
 
 
 def _add_tensor_info(

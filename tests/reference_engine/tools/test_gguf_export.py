@@ -12,6 +12,7 @@ from bakeoff.reference_engine.errors import CheckpointError
 from bakeoff.reference_engine.loading.checkpoint import open_checkpoint
 from bakeoff.reference_engine.loading.gguf import GgufFile
 from bakeoff.reference_engine.tools.gguf_export import write_gguf
+from bakeoff.reference_engine.tools.gguf_k_blocks import quantise as quantise_blocks
 from bakeoff.reference_engine.tools.quantisation_methods import Quantising
 from bakeoff.reference_engine.tools.quantising import quantise
 from tests.reference_engine.models.tiny_families import make_family
@@ -97,6 +98,41 @@ def test_matrices_are_the_librarys_blocks_and_the_vocabulary_is_not_below_eight_
         blocks = gguf.quants.quantize(before.weights.get(name).float().numpy(), number)
         expected = torch.from_numpy(gguf.quants.dequantize(blocks, number))
         assert torch.equal(after.weights.get(name), expected), name
+
+
+def test_q4_k_m_gives_six_bits_to_what_matters_and_falls_back_where_rows_are_no_whole_blocks(
+    make_model, save_checkpoint, tmp_path
+):
+    model = make_model(num_hidden_layers=8, intermediate_size=256, tie_word_embeddings=False)
+    write_gguf(save_checkpoint(tmp_path / "source", model), tmp_path / "model.gguf", "gguf-q4_k_m", say=quiet)
+    types = {tensor.name: tensor.tensor_type.name for tensor in gguf.GGUFReader(tmp_path / "model.gguf").tensors}
+    # As llama.cpp chooses of eight layers: the first, the last, and every third between.
+    assert [types[f"blk.{layer}.ffn_down.weight"] for layer in range(8)] == [
+        "Q6_K", "Q4_K", "Q4_K", "Q6_K", "Q4_K", "Q4_K", "Q6_K", "Q6_K",
+    ]  # fmt: skip
+    assert [types[f"blk.{layer}.attn_v.weight"] for layer in (0, 1)] == ["Q8_0", "Q5_0"]  # rows of 64
+    assert (types["blk.0.attn_q.weight"], types["output.weight"], types["token_embd.weight"]) == (
+        "Q5_0",
+        "Q8_0",
+        "Q5_0",
+    )
+
+
+@pytest.mark.parametrize(("kind", "other"), [("Q4_K", "Q4_1"), ("Q6_K", "Q5_1")])
+def test_blocks_of_256_are_read_back_with_smaller_errors_than_simpler_ones(kind, other):
+    torch.manual_seed(0)
+    weight = torch.randn(64, 512) * torch.rand(64, 1)
+    weight[3] = 0
+    weight[5, :256] = 0.25
+    number, simple = gguf.GGMLQuantizationType[kind], gguf.GGMLQuantizationType[other]
+    blocks = quantise_blocks(weight, number)
+    _, size = gguf.GGML_QUANT_SIZES[number]
+    assert blocks.shape == (64, 2 * size)
+    decoded = torch.from_numpy(gguf.quants.dequantize(blocks.numpy(), number))
+    assert torch.equal(decoded[3], torch.zeros(512))
+    torch.testing.assert_close(decoded[5, :256], weight[5, :256], atol=2e-3, rtol=0)
+    rounded = gguf.quants.dequantize(gguf.quants.quantize(weight.numpy(), simple), simple)
+    assert (decoded - weight).square().mean() < 0.95 * (torch.from_numpy(rounded) - weight).square().mean()
 
 
 @pytest.mark.parametrize("kind", ["bf16", "f16"])
