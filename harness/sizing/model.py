@@ -33,10 +33,6 @@ __all__ = [
 ]
 
 _BITS = 8.0
-_SHAPED_LIKE_V2 = {
-    "model_type": "deepseek_v2", "topk_method": "greedy", "scoring_func": "softmax", "norm_topk_prob": False,
-}  # fmt: skip
-"""DeepSeek-V3 chooses experts differently, which the engine does not support; its matrices are like those of V2."""
 
 
 class Model(msgspec.Struct, frozen=True):
@@ -137,10 +133,7 @@ def _config(raw: Mapping[str, Any], where: str) -> ModelConfig:
     text = raw.get("text_config")
     if text and not isinstance(text, dict):
         raise BadPlan(f"{where}: text_config holds no object; give a model's config.json")
-    raw = text or raw
-    if raw.get("model_type") == "deepseek_v3":
-        raw = {**raw, **_SHAPED_LIKE_V2}
     try:
-        return config_from_hf(raw, where)
+        return config_from_hf(text or raw, where)
     except CheckpointError as error:
         raise BadPlan(str(error)) from error

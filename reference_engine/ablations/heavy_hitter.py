@@ -25,6 +25,7 @@ import torch
 
 from bakeoff.reference_engine.attention.base import Span, slot_mapping
 from bakeoff.reference_engine.errors import EngineBugError
+from bakeoff.reference_engine.kernels.scoring import PLAIN, Scoring
 from bakeoff.reference_engine.kv_cache.block_table import RELEASED, Visible
 from bakeoff.reference_engine.kv_cache.layout import LayerLayout
 from bakeoff.reference_engine.kv_cache.storage import KvStorage, LayerStore, StoreMaker, lazy_zeros
@@ -175,17 +176,18 @@ class HeavyHitterStep:
         query: torch.Tensor,
         key: torch.Tensor | None,
         value: torch.Tensor | None,
-        scale: float | None = None,
+        scoring: Scoring = PLAIN,
+        *,
+        towards_sinks: torch.Tensor | None = None,  # noqa: ARG002 (a budget excludes sinks)
     ) -> torch.Tensor:
         """See `AttentionStep.attend`."""
         group, store = self._group_of[layer], self._stores[layer]
         if key is not None:
             store.write(self._slots[group], key, value)
-        factor: float = query.shape[-1] ** -0.5 if scale is None else scale
         pieces = self._pieces[group]
         queries = query.split([piece.length for piece in pieces])
         return torch.cat(
-            [_attend(store, piece, rows, self._budget, factor) for piece, rows in zip(pieces, queries, strict=True)]
+            [_attend(store, piece, rows, self._budget, scoring) for piece, rows in zip(pieces, queries, strict=True)]
         )
 
 
@@ -227,7 +229,7 @@ def _pieces(span: Span, group: int, visible: Visible, storage: KvStorage) -> Ite
         start = end
 
 
-def _attend(store: ScoredStore, piece: _Piece, query: torch.Tensor, budget: Budget, scale: float) -> torch.Tensor:
+def _attend(store: ScoredStore, piece: _Piece, query: torch.Tensor, budget: Budget, scoring: Scoring) -> torch.Tensor:
     """Query [length, num_heads, key_dim] -> [length, num_heads * value_dim]; adds to the scores of what it sees."""
     scores = store.scores.index_select(0, piece.blocks)
     if piece.start % scores.shape[1] == 0:
@@ -239,8 +241,9 @@ def _attend(store: ScoredStore, piece: _Piece, query: torch.Tensor, budget: Budg
     hidden = piece.hidden[:, alive].flatten(1) | (seen < 0).t()[:, None, None, :]  # [kv_heads, 1, length, seen]
     length, heads, _ = query.shape
     queries = query.float().unflatten(1, (seen.shape[1], -1)).permute(1, 2, 0, 3)  # [kv_heads, group, length, dim]
-    logits = queries @ keys.float().permute(1, 2, 0)[:, None] * scale
-    weights = logits.masked_fill_(hidden, float("-inf")).softmax(dim=-1)
+    products = queries @ keys.float().permute(1, 2, 0)[:, None] * scoring.factor(query.shape[-1])
+    mask = torch.zeros(hidden.shape, device=query.device).masked_fill_(hidden, float("-inf"))
+    weights = scoring.weights(products, mask, group_dim=1)
     scores[alive] += weights.sum(dim=(1, 2)).t().unflatten(0, (-1, scores.shape[1]))
     store.scores.index_copy_(0, piece.blocks, scores)
     attended = weights @ values.float().transpose(0, 1)[:, None]

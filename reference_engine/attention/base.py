@@ -10,6 +10,8 @@ from typing import Protocol
 import msgspec
 import torch
 
+from bakeoff.reference_engine.kernels.scoring import PLAIN, Scoring
+
 
 class Span(msgspec.Struct, frozen=True, gc=False):
     """Consecutive new tokens of one sequence in this step.
@@ -39,7 +41,9 @@ class AttentionStep(Protocol):
         query: torch.Tensor,
         key: torch.Tensor | None,
         value: torch.Tensor | None,
-        scale: float | None = None,
+        scoring: Scoring = PLAIN,
+        *,
+        towards_sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Stores the new keys and values, then lets each new token attend to the tokens of its sequence that it sees.
 
@@ -48,7 +52,8 @@ class AttentionStep(Protocol):
             query: [num_tokens, num_heads, key_dim], rotated.
             key: [num_tokens, num_kv_heads, key_dim], rotated; None where the layer uses another layer's.
             value: [num_tokens, num_kv_heads, value_dim]; None likewise, and where it is a part of the key.
-            scale: of the products of queries and keys; None for 1/√key_dim.
+            scoring: from products of queries and keys to weights.
+            towards_sinks: the queries that are multiplied by the keys of `Visible.sinks`, contiguous; None for `query`.
 
         Returns:
             [num_tokens, num_heads * value_dim].

@@ -14,6 +14,7 @@ from bakeoff.reference_engine.attention.base import Span
 from bakeoff.reference_engine.attention.torch_backend import TorchAttention
 from bakeoff.reference_engine.kernels.cpu import Decode, NativeKernels
 from bakeoff.reference_engine.kernels.operands import require_packed, require_rows
+from bakeoff.reference_engine.kernels.scoring import PLAIN, Scoring
 from bakeoff.reference_engine.kv_cache.layout import LayerLayout
 from bakeoff.reference_engine.kv_cache.storage import KvStorage, PlainStore
 
@@ -66,29 +67,48 @@ class NativeStep:
         query: torch.Tensor,
         key: torch.Tensor | None,
         value: torch.Tensor | None,
-        scale: float | None = None,
+        scoring: Scoring = PLAIN,
+        *,
+        towards_sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """See `AttentionStep.attend`."""
         if self._chunks is None:
-            return self._decode(layer, query, key, value, scale)
+            return self._decode(layer, query, key, value, scoring, towards_sinks=towards_sinks)
         count = self._num_decodes
-        later = self._chunks.attend(layer, query[count:], _rows(key, count), _rows(value, count), scale)
+        later = self._chunks.attend(
+            layer,
+            query[count:],
+            _rows(key, count),
+            _rows(value, count),
+            scoring,
+            towards_sinks=_rows(towards_sinks, count),
+        )
         if not count:
             return later
-        return torch.cat((self._decode(layer, query[:count], key, value, scale), later))
+        return torch.cat((self._decode(layer, query[:count], key, value, scoring, towards_sinks=towards_sinks), later))
 
     def _decode(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor | None, value: torch.Tensor | None, scale: float | None
+        self,
+        layer: int,
+        query: torch.Tensor,
+        key: torch.Tensor | None,
+        value: torch.Tensor | None,
+        scoring: Scoring,
+        *,
+        towards_sinks: torch.Tensor | None,
     ) -> torch.Tensor:
         layout, parts = self._storage.layout.layers[layer], self._storage.stores[layer].parts
         decodes = self._decodes[self._storage.group_of[layer]]
         require_rows(query.dtype, query, key, value)
         require_packed(None, *parts)
+        require_packed(torch.float32, scoring.sinks)
+        require_packed(query.dtype, towards_sinks)
         out = query.new_empty(decodes.batch, query.shape[1] * layout.value_dim)
         self._kernels.paged_decode(
-            ctypes.byref(decodes.argument(layout, query, key, value, scale)),
+            ctypes.byref(decodes.argument(layout, query, key, value, scoring)),
             out.data_ptr(),
             query.data_ptr(),
+            None if towards_sinks is None else towards_sinks.data_ptr(),
             None if key is None else key.data_ptr(),
             None if value is None else value.data_ptr(),
             parts[0].data_ptr(),
@@ -124,7 +144,7 @@ class _Decodes:
         query: torch.Tensor,
         key: torch.Tensor | None,
         value: torch.Tensor | None,
-        scale: float | None,
+        scoring: Scoring,
     ) -> Decode:
         """The kernel's argument for a layer; reused, since layers of a group differ only in their tensors' layout."""
         if self._argument is None:
@@ -141,7 +161,9 @@ class _Decodes:
         argument.kv_heads, argument.key_dim, argument.value_dim = layout.num_kv_heads, layout.key_dim, layout.value_dim
         argument.key_stride = 0 if key is None else key.stride(0)
         argument.value_stride = 0 if value is None else value.stride(0)
-        argument.scale = query.shape[2] ** -0.5 if scale is None else scale
+        argument.scale = scoring.factor(query.shape[2])
+        argument.soft_cap = scoring.soft_cap or 0.0
+        argument.learned_sinks = None if scoring.sinks is None else scoring.sinks.data_ptr()
         return argument
 
 

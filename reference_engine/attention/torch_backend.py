@@ -9,16 +9,19 @@ Choices and measurements: docs/decisions/reference-engine-cpu-attention.md.
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from bakeoff.reference_engine.attention.base import Span, slot_mapping
+from bakeoff.reference_engine.kernels.scoring import PLAIN, Scoring
 from bakeoff.reference_engine.kv_cache.block_table import Visible
 from bakeoff.reference_engine.kv_cache.storage import KvStorage
 
 _QUERY_TILE = 128  # rows; smaller tiles waste fewer masked keys, larger ones cost fewer calls
 _MAX_PADDING = 2.0  # a decode group ends where a context is more than this factor shorter than the group's longest
+_GROUP_DIM = 2  # of queries: heads that share keys
 _NEGLIGIBLE_PADDING_BLOCKS = 16  # contexts this close share a group whatever the factor
 
 
@@ -64,6 +67,38 @@ class GroupStep:
     chunks: tuple[PrefillChunk, ...]
 
 
+class _Weighing(NamedTuple):
+    """From products of queries and keys to weights, where stock operators do not compute that.
+
+    Attributes:
+        scoring: of the layer.
+        sinks: of its group, see `Visible`; they are the first keys.
+    """
+
+    scoring: Scoring
+    sinks: int
+
+    def attend(
+        self, queries: Sequence[torch.Tensor], keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor
+    ) -> torch.Tensor:
+        """Attention in float32.
+
+        Args:
+            queries: [batch, kv_heads, group, ..., key_dim]; a second one towards sinks, if they are others.
+            keys: [..., seen, key_dim].
+            values: [..., seen, value_dim].
+            mask: broadcasts to products of queries and keys.
+
+        Returns:
+            [..., value_dim], in the dtype of the queries.
+        """
+        factor, turned = self.scoring.factor(keys.shape[-1]), keys.float().transpose(-1, -2)
+        scores = (queries[0].float() * factor) @ turned
+        for query in queries[1:]:
+            scores[..., : self.sinks] = (query.float() * factor) @ turned[..., : self.sinks]
+        return (self.scoring.weights(scores, mask, _GROUP_DIM) @ values.float()).to(queries[0].dtype)
+
+
 class TorchAttention:
     """The default backend; see the module text for how it works."""
 
@@ -82,6 +117,7 @@ class TorchStep:
     def __init__(self, storage: KvStorage, groups: Sequence[GroupStep]) -> None:
         self._stores = storage.stores
         self._group_of = storage.group_of
+        self._sinks = [visible.sinks for visible in storage.layout.groups]
         self._groups = groups
 
     def attend(
@@ -90,18 +126,25 @@ class TorchStep:
         query: torch.Tensor,
         key: torch.Tensor | None,
         value: torch.Tensor | None,
-        scale: float | None = None,
+        scoring: Scoring = PLAIN,
+        *,
+        towards_sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """See `AttentionStep.attend`."""
         group, store = self._groups[self._group_of[layer]], self._stores[layer]
         if key is not None:
             store.write(group.slots, key, value)
+        queries = [query] if towards_sinks is None else [query, towards_sinks]
+        how = _Weighing(scoring, self._sinks[self._group_of[layer]])
         outputs = [
             *(
-                _attend_decodes(query[batch.rows], *store.read(batch.blocks), batch.mask, scale)
+                _attend_decodes([part[batch.rows] for part in queries], *store.read(batch.blocks), batch.mask, how)
                 for batch in group.batches
             ),
-            *(_attend_chunk(chunk, query[chunk.rows], *store.read(chunk.blocks), scale) for chunk in group.chunks),
+            *(
+                _attend_chunk(chunk, [part[chunk.rows] for part in queries], *store.read(chunk.blocks), how)
+                for chunk in group.chunks
+            ),
         ]
         if len(outputs) == 1:
             return outputs[0]
@@ -203,26 +246,62 @@ def _mask(hidden: torch.Tensor, storage: KvStorage) -> torch.Tensor:
 
 
 def _attend_decodes(
-    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, scale: float | None
+    queries: Sequence[torch.Tensor], keys: torch.Tensor, values: torch.Tensor, mask: torch.Tensor, how: _Weighing
 ) -> torch.Tensor:
-    """Query [batch, heads, key_dim], keys and values [batch * context, kv_heads, dim] -> [batch, heads * value_dim]."""
-    batch, heads, _ = query.shape
+    """One-token attention.
+
+    Args:
+        queries: [batch, heads, key_dim]; a second one towards sinks, if they are others.
+        keys: [batch * context, kv_heads, dim].
+        values: the same.
+        mask: see `DecodeBatch`.
+        how: from products to weights.
+
+    Returns:
+        [batch, heads * value_dim].
+    """
+    batch, heads, _ = queries[0].shape
     kv_heads = keys.shape[1]
-    attended = scaled_dot_product_attention(
-        query.view(batch, kv_heads, heads // kv_heads, -1),
-        keys.unflatten(0, (batch, -1)).transpose(1, 2),
-        values.unflatten(0, (batch, -1)).transpose(1, 2),
-        attn_mask=mask,
-        scale=scale,
-    )
+    queries = [query.view(batch, kv_heads, heads // kv_heads, -1) for query in queries]
+    keys = keys.unflatten(0, (batch, -1)).transpose(1, 2)
+    values = values.unflatten(0, (batch, -1)).transpose(1, 2)
+    if how.scoring.is_plain and len(queries) == 1:
+        attended = scaled_dot_product_attention(queries[0], keys, values, attn_mask=mask, scale=how.scoring.scale)
+    else:
+        attended = how.attend(queries, keys, values, mask)
     return attended.reshape(batch, -1)
 
 
 def _attend_chunk(
-    chunk: PrefillChunk, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float | None
+    chunk: PrefillChunk, queries: Sequence[torch.Tensor], keys: torch.Tensor, values: torch.Tensor, how: _Weighing
 ) -> torch.Tensor:
-    """Query [chunk, heads, key_dim], keys and values [context, kv_heads, dim] -> [chunk, heads * value_dim]."""
+    """Attention of a chunk to its sequence.
+
+    Args:
+        chunk: which tokens these are.
+        queries: [chunk, heads, key_dim]; a second one towards sinks, if they are others.
+        keys: [context, kv_heads, dim].
+        values: the same.
+        how: from products to weights.
+
+    Returns:
+        [chunk, heads * value_dim].
+    """
     keys, values = keys.transpose(0, 1)[None], values.transpose(0, 1)[None]
+    if len(queries) > 1 or not how.scoring.is_plain:
+        # Dimensions: 1, heads of keys, heads that share them, tokens, elements.
+        grouped = [query.unflatten(1, (keys.shape[1], -1)).permute(1, 2, 0, 3)[None] for query in queries]
+        parts = [
+            how.attend(
+                [group[..., tile.rows, :] for group in grouped],
+                keys[:, :, None, tile.keys],
+                values[:, :, None, tile.keys],
+                tile.mask,
+            )
+            for tile in chunk.tiles
+        ]
+        return torch.cat(parts, dim=-2)[0].permute(2, 0, 1, 3).flatten(1)
+    query = queries[0]
     attended = [
         scaled_dot_product_attention(
             query[tile.rows].transpose(0, 1)[None],
@@ -230,7 +309,7 @@ def _attend_chunk(
             values[:, :, tile.keys],
             attn_mask=tile.mask,
             enable_gqa=True,
-            scale=scale,
+            scale=how.scoring.scale,
         )
         for tile in chunk.tiles
     ]

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypedDict
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from bakeoff.reference_engine.kernels.paged_attention import (
     store_tokens,
     tokens_per_tile,
 )
+from bakeoff.reference_engine.kernels.scoring import PLAIN, Scoring
 from bakeoff.reference_engine.kv_cache.block_table import Visible
 from bakeoff.reference_engine.kv_cache.layout import CacheLayout
 from bakeoff.reference_engine.kv_cache.quantised import Fp8, Int8, QuantisedStore
@@ -140,6 +141,14 @@ class TritonAttention:
         )
 
 
+class _Options(TypedDict):
+    """Arguments that the kernels of decodes and chunks share."""
+
+    scoring: Scoring
+    visible: Visible
+    towards_sinks: torch.Tensor | None
+
+
 class TritonStep:
     """One step of `TritonAttention`; see `TritonAttention.step`."""
 
@@ -169,27 +178,30 @@ class TritonStep:
         query: torch.Tensor,
         key: torch.Tensor | None,
         value: torch.Tensor | None,
-        scale: float | None = None,
+        scoring: Scoring = PLAIN,
+        *,
+        towards_sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """See `AttentionStep.attend`."""
         storage, group = self._storage, self._storage.group_of[layer]
         visible, inputs = storage.layout.groups[group], self._groups[group]
         cache = _cache_of(storage.stores[layer])
-        factor: float = query.shape[2] ** -0.5 if scale is None else scale
+        is_plain = scoring.is_plain and towards_sinks is None
+        how = _Options(scoring=scoring, visible=visible, towards_sinks=towards_sinks)
         out = (query.new_zeros if self._is_padded else query.new_empty)(query.shape)
         if key is not None and value is not None:
             _store(cache, key, value, inputs.slots)
-            for dense in self._chunks.dense(group) if self._chunks else ():
+            for dense in self._chunks.dense(group) if self._chunks and is_plain else ():
                 rows = dense.rows
                 past = None if dense.past is None else storage.stores[layer].read(dense.past)
-                out[rows] = _attend_dense(query[rows], key[rows], value[rows], dense, past, scale=factor)
+                out[rows] = _attend_dense(query[rows], key[rows], value[rows], dense, past, scale=scoring.scale)
         if len(inputs.decodes):
-            self._attend_decodes(out, query, cache, inputs.decodes, self._tables, scale=factor, visible=visible)
+            self._attend_decodes(out, query, cache, inputs.decodes, self._tables, **how)
         if self._chunks is not None:
             tokens = tokens_per_tile(query, cache.keys, batch_invariant=self._batch_invariant)
-            tiles = self._chunks.tiles(group, tokens, with_dense=key is None)
+            tiles = self._chunks.tiles(group, tokens, with_dense=key is None or not is_plain)
             if len(tiles):
-                self._attend_chunks(out, query, cache, tiles, self._tables, scale=factor, visible=visible)
+                self._attend_chunks(out, query, cache, tiles, self._tables, **how)
         return out.flatten(1)
 
 
@@ -306,7 +318,7 @@ def _attend_dense(
     chunks: DenseChunks,
     past: tuple[torch.Tensor, torch.Tensor] | None,
     *,
-    scale: float,
+    scale: float | None,
 ) -> torch.Tensor:
     """Causal attention of sequences to themselves; tokens before a chunk have keys but no queries.
 
@@ -316,7 +328,7 @@ def _attend_dense(
         value: the same.
         chunks: which tokens these are.
         past: keys and values [past tokens or more, kv_heads, dim] before them.
-        scale: of the products of queries and keys.
+        scale: see `Scoring`.
 
     Returns:
         As `query`.

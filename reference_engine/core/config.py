@@ -16,6 +16,7 @@ DraftAcceptanceName = Literal["equal", "residual"]
 LoadFormatName = Literal["auto", "dummy"]
 GenerationConfigName = Literal["auto", "none"]
 AllocatorName = Literal["paged", "contiguous"]
+SinkPositionsName = Literal["text", "cache"]
 PolicyName = Literal["continuous", "no_chunking", "static"]
 
 
@@ -86,7 +87,16 @@ class EngineConfig:
     ] = "auto"
     attention_window: Annotated[int, "latest tokens that a token sees, in every layer; 0: all"] = 0
     attention_sinks: Annotated[int, "first tokens that stay in sight with --attention-window"] = 0
-    kv_budget: Annotated[int, "tokens that each layer and KV head keeps, about; 0: all"] = 0
+    sink_positions: Annotated[
+        SinkPositionsName,
+        "where --attention-sinks are seen: at their place in the text, or right before the window (StreamingLLM), with "
+        "which a text may be longer than the model was made for",
+    ] = "text"
+    kv_budget: Annotated[
+        int,
+        "tokens that each layer and KV head keeps in sight, about; an ablation that shows the loss of quality and "
+        "frees no memory; 0: all",
+    ] = 0
     kv_heavy: Annotated[int, "those of --kv-budget that got the most attention so far; the others are the latest"] = 0
     max_num_seqs: Annotated[
         int | None, "requests that may run at the same time; default: 256 on a GPU, 64 on a CPU"
@@ -195,6 +205,8 @@ class EngineConfig:
 
 
 def _check_what_is_kept(config: EngineConfig) -> None:
+    if config.sink_positions == "cache" and not config.attention_sinks:
+        raise ConfigError("--sink-positions cache is for --attention-sinks; set both")
     for name in ("attention_window", "attention_sinks", "kv_budget", "kv_heavy"):
         if getattr(config, name) < 0:
             raise ConfigError(f"--{name.replace('_', '-')} must be at least 0, not {getattr(config, name)}")

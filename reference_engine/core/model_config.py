@@ -81,7 +81,9 @@ class ModelConfig:
     rope_theta: float
     rope_scaling: RopeScaling | None = None
     tie_word_embeddings: bool = False
-    attention_bias: bool = False
+    attention_bias: bool = False  # on all projections of attention
+    qkv_bias: bool = False  # on those to queries, keys and values only
+    qk_norm: bool = False  # each head's query and key are normalised before rotation (arXiv 2010.04245)
     mlp_bias: bool = False
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
@@ -92,6 +94,8 @@ class ModelConfig:
     ] = ()  # tokens that each layer attends to, None for all; () if all layers attend to all
     cla_factor: int = 1  # consecutive layers that share the first one's keys and values (arXiv:2405.12981)
     norm_offset: float = 0.0  # added to the stored weights of norms
+    partial_rotary_factor: float = 1.0  # share of a head's elements, the first ones, that positions rotate
+    unrotated_layers: frozenset[int] = frozenset()  # layers without positions (NoPE, arXiv 2305.19466)
 
     def __post_init__(self) -> None:
         for name in _SIZES:
@@ -104,6 +108,11 @@ class ModelConfig:
             raise CheckpointError(
                 f"num_attention_heads {self.num_attention_heads} is not a multiple of num_key_value_heads "
                 f"{self.num_key_value_heads}: the checkpoint's config is damaged, fetch it again"
+            )
+        if self.rotary_dim < 2 or self.rotary_dim % 2 or self.rotary_dim > self.head_dim:
+            raise CheckpointError(
+                f"partial_rotary_factor {self.partial_rotary_factor:g} of head_dim {self.head_dim} is not an even "
+                "number of elements: the checkpoint's config is damaged, fetch it again"
             )
         if self.windows and len(self.windows) != self.num_hidden_layers:
             raise CheckpointError(
@@ -133,6 +142,11 @@ class ModelConfig:
         if scaling is None or scaling.kind not in ("dynamic", "longrope"):
             return self.max_length
         return min(self.max_length, scaling.original_max_position_embeddings)
+
+    @property
+    def rotary_dim(self) -> int:
+        """Elements of a head that positions rotate."""
+        return int(self.head_dim * self.partial_rotary_factor)
 
     @property
     def cached_vectors(self) -> "CachedVectors":
@@ -177,10 +191,22 @@ def check_options(raw: Mapping[str, Any], where: str, **supported: Sequence[Any]
             raise CheckpointError(f"{where}: {name} {raw[name]!r} is not supported, only {only} is")
 
 
-def common_fields(raw: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Arguments of `ModelConfig` that have the same names in config.json in all families."""
+def common_fields(raw: Mapping[str, Any], where: str, *, partly_rotated: bool = False) -> dict[str, Any]:
+    """Arguments of `ModelConfig` that have the same names in config.json in all families.
+
+    Args:
+        raw: config.json.
+        where: its path.
+        partly_rotated: whether the family may rotate only a part of each head.
+
+    Raises:
+        CheckpointError: an option is not supported.
+    """
     check_options(raw, where, hidden_act=("silu",))
-    rope = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+    rope = rope_parameters(raw)
+    if not partly_rotated:
+        for place in (raw, rope):
+            check_options(place, where, partial_rotary_factor=(None, 1.0))
     heads = whole(raw, "num_attention_heads")
     return {
         "vocab_size": whole(raw, "vocab_size"),
@@ -194,12 +220,22 @@ def common_fields(raw: Mapping[str, Any], where: str) -> dict[str, Any]:
         "rms_norm_eps": float(raw.get("rms_norm_eps", 1e-6)),
         "rope_theta": float(rope.get("rope_theta") or raw.get("rope_theta") or 10000.0),
         "rope_scaling": rope_scaling(rope, raw, where),
+        "partial_rotary_factor": _rotated_share(rope, raw),
         "tie_word_embeddings": bool(raw.get("tie_word_embeddings", False)),
         "bos_token_id": raw.get("bos_token_id"),
         "eos_token_ids": token_id_tuple(raw.get("eos_token_id")),
         "dtype": str(raw.get("dtype") or raw.get("torch_dtype") or "float32"),
         "model_type": str(raw["model_type"]),
     }
+
+
+def rope_parameters(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The object that holds the parameters of rotation; Transformers 5 renamed it."""
+    return raw.get("rope_parameters") or raw.get("rope_scaling") or {}
+
+
+def _rotated_share(rope: Mapping[str, Any], raw: Mapping[str, Any]) -> float:
+    return float(rope.get("partial_rotary_factor") or raw.get("partial_rotary_factor") or 1.0)
 
 
 def whole(raw: Mapping[str, Any], name: str, default: int | None = None) -> int:
@@ -267,7 +303,6 @@ def rope_scaling(rope: Mapping[str, Any], raw: Mapping[str, Any], where: str) ->
     Raises:
         CheckpointError: the kind of scaling is not supported, or its parameters make no sense.
     """
-    check_options(rope, where, partial_rotary_factor=(None, 1.0))
     kind = rope.get("rope_type") or rope.get("type") or "default"
     if kind == "default":
         return None
@@ -296,16 +331,16 @@ def rope_scaling(rope: Mapping[str, Any], raw: Mapping[str, Any], where: str) ->
         if rope_values.get(name) is not None
     }
     scaling = RopeScaling(kind=kind, **settings)
-    _check_scaling(scaling, _head_dim(raw), where)
+    _check_scaling(scaling, int(_head_dim(raw) * _rotated_share(rope, raw)), where)
     return scaling
 
 
-def _check_scaling(scaling: RopeScaling, head_dim: int, where: str) -> None:
+def _check_scaling(scaling: RopeScaling, rotary_dim: int, where: str) -> None:
     """Raises CheckpointError for parameters of `dynamic` and `longrope` that do not determine frequencies."""
-    if scaling.kind == "dynamic" and (not 1 <= scaling.factor < math.inf or head_dim <= 2):
+    if scaling.kind == "dynamic" and (not 1 <= scaling.factor < math.inf or rotary_dim <= 2):
         raise CheckpointError(
             f"{where}: rope scaling 'dynamic' takes a finite factor of at least 1 and a head_dim above 2, not "
-            f"{scaling.factor} and {head_dim}; fetch the checkpoint again"
+            f"{scaling.factor} and {rotary_dim}; fetch the checkpoint again"
         )
     if scaling.kind != "longrope":
         return
@@ -316,10 +351,10 @@ def _check_scaling(scaling: RopeScaling, head_dim: int, where: str) -> None:
         )
     for name in ("short_factor", "long_factor"):
         factors: tuple[float, ...] = getattr(scaling, name)
-        if len(factors) != head_dim // 2 or not all(0 < factor < math.inf for factor in factors):
+        if len(factors) != rotary_dim // 2 or not all(0 < factor < math.inf for factor in factors):
             raise CheckpointError(
-                f"{where}: {name} of rope scaling 'longrope' must be {head_dim // 2} positive numbers (head_dim / 2); "
-                "fetch the checkpoint again"
+                f"{where}: {name} of rope scaling 'longrope' must be {rotary_dim // 2} positive numbers, one for each "
+                "pair of rotated elements; fetch the checkpoint again"
             )
 
 
@@ -340,6 +375,13 @@ def yarn_length(scale: float, mscale: float = 1.0) -> float:
     return 1.0 if scale <= 1 else 0.1 * mscale * math.log(scale) + 1.0
 
 
+_NOT_IN_HF = (
+    "rope_theta", "rope_scaling", "eos_token_ids", "windows", "norm_offset", "qkv_bias", "qk_norm",
+    "partial_rotary_factor", "unrotated_layers",
+)  # fmt: skip
+"""Fields of `ModelConfig` that config.json has under other names, or that `model_type` implies."""
+
+
 def config_to_hf(config: ModelConfig) -> dict[str, Any]:
     """A config.json from which Transformers 5 reads the same Llama, Qwen2 or Qwen3."""
     rope: dict[str, Any] = {"rope_type": "default", "rope_theta": config.rope_theta}
@@ -347,7 +389,7 @@ def config_to_hf(config: ModelConfig) -> dict[str, Any]:
     if scaling is not None:
         rope |= {"rope_type": scaling.kind} | {name: getattr(scaling, name) for name in _SCALINGS[scaling.kind]}
     fields = dataclasses.asdict(config)
-    for ours in ("rope_theta", "rope_scaling", "eos_token_ids", "windows", "norm_offset"):
+    for ours in _NOT_IN_HF:
         del fields[ours]
     if config.cla_factor == 1:
         del fields["cla_factor"]  # Transformers does not know it

@@ -14,7 +14,7 @@ from bakeoff.reference_engine.core.ranks import ALONE, Ranks
 from bakeoff.reference_engine.core.request import Request, SamplingParams
 from bakeoff.reference_engine.engine.gpu_memory import GpuBudget, largest_batch
 from bakeoff.reference_engine.engine.memory import keep_few_multiplications
-from bakeoff.reference_engine.engine.resolution import DTYPES, cache_layout, demand_of, store_maker_of
+from bakeoff.reference_engine.engine.resolution import DTYPES, cache_layout, demand_of, sinks_seen_from, store_maker_of
 from bakeoff.reference_engine.errors import ConfigError
 from bakeoff.reference_engine.kernels.native import has_triton
 from bakeoff.reference_engine.kv_cache.layout import CacheLayout
@@ -105,6 +105,7 @@ def _loaded(
         quantization=config.quantization,
         batch_invariant=config.batch_invariant,
         offload=offload,
+        sinks_seen_from=sinks_seen_from(config),
     )
 
 

@@ -16,10 +16,9 @@ from bakeoff.reference_engine.engine.resolution import DTYPES, demand_of
 from bakeoff.reference_engine.errors import ConfigError
 from bakeoff.reference_engine.kernels.gemm import can_tile
 from bakeoff.reference_engine.loading.checkpoint import Checkpoint
-from bakeoff.reference_engine.models.config_readers import MoeConfig
+from bakeoff.reference_engine.models.config_readers import GemmaConfig, MoeConfig
 from bakeoff.reference_engine.models.costs import ModelCosts
 from bakeoff.reference_engine.models.execution import SLAB_ROWS
-from bakeoff.reference_engine.models.gemma3 import Gemma3Config
 from bakeoff.reference_engine.models.linear import can_pack
 from bakeoff.reference_engine.models.names import layer_prefix
 from bakeoff.reference_engine.models.weight_bytes import (
@@ -77,7 +76,7 @@ def estimate_memory(config: EngineConfig, checkpoint: Checkpoint, device: torch.
     costs = ModelCosts(model, loading.dtype.itemsize, quantised=quantised_bytes(model, loading))
     weights = int(costs.weight_bytes) + _packed_bytes(model, loading)
     weights -= _offloaded_bytes(config, product_bytes(model, loading))
-    tables = 2 if isinstance(model, Gemma3Config) else 1
+    tables = 2 if isinstance(model, GemmaConfig) and model.local_rope_theta is not None else 1
     rotary = 2 * tables * demand.max_model_len * model.head_dim * loading.dtype.itemsize
     workspace = _Workspace(model, loading, demand.max_num_batched_tokens, max_rows_of(config, demand))
     return MemoryEstimate(weights + rotary, cache, workspace.bytes)
@@ -167,8 +166,7 @@ class _Workspace:
         rows = -(-chosen // model.num_experts)
         gathered = 2 * rows * model.hidden_size * self._loading.dtype.itemsize
         beside += self._tokens * model.hidden_size * 4 + chosen * _ROUTED_BYTES + gathered
-        inner = "block_sparse_moe." if model.model_type == "mixtral" else "mlp."
-        return beside + self._gated(f"{prefix}{inner}experts.0.", rows)
+        return beside + self._gated(f"{prefix}{model.names.block}experts.0.", rows)
 
     def _gated(self, prefix: str, rows: int) -> int:
         """A network with gates."""

@@ -43,7 +43,9 @@ def resolve_config(config: EngineConfig, model: ModelConfig) -> EngineConfig:
     _check_offload(config, device)
     dtype = config.dtype if config.dtype != "auto" else _default_dtype(model, device)
     length = config.max_model_len or model.default_length
-    if length > model.max_length:
+    if config.sink_positions == "cache":
+        _check_sink_positions(config, model)
+    elif length > model.max_length:
         raise ConfigError(f"--max-model-len {length} is more than the {model.max_length} tokens the model was made for")
     if config.num_blocks is not None and config.kv_cache_memory_bytes is not None:
         raise ConfigError("--num-blocks and --kv-cache-memory-bytes both set the cache size; give one of them")
@@ -63,6 +65,30 @@ def resolve_config(config: EngineConfig, model: ModelConfig) -> EngineConfig:
         check_batch_invariance(torch.device(device), demand.layout)
     num_blocks = config.num_blocks or _default_num_blocks(decided, demand)
     return decided if num_blocks is None else with_cache(decided, demand, num_blocks)
+
+
+def _check_sink_positions(config: EngineConfig, model: ModelConfig) -> None:
+    """Refuses what `--sink-positions cache` cannot be computed for."""
+    if model.cached_vectors.value_in_key:
+        raise ConfigError(f"--sink-positions cache is not for {model.model_type}, whose keys are latents; leave it out")
+    if model.rope_scaling is not None and model.rope_scaling.kind in ("dynamic", "longrope"):
+        raise ConfigError(
+            f"--sink-positions cache is not for rope scaling {model.rope_scaling.kind!r}, which depends on the length "
+            "of the text; leave it out"
+        )
+    seen = config.attention_window + config.attention_sinks
+    if seen > model.max_length:
+        raise ConfigError(
+            f"--attention-window {config.attention_window} and --attention-sinks {config.attention_sinks} are more "
+            f"than the {model.max_length} tokens the model was made for; make the window smaller"
+        )
+
+
+def sinks_seen_from(config: EngineConfig) -> int | None:
+    """The last position from which queries look at sinks; None where that is each query's own, see `Weights`."""
+    if config.sink_positions == "text":
+        return None
+    return config.attention_sinks + config.attention_window - 1
 
 
 def with_cache(config: EngineConfig, demand: Demand, num_blocks: int) -> EngineConfig:

@@ -17,11 +17,13 @@
 struct Decode {
     const int32_t* const* tables;  // [batch], the engine's own block table of each sequence
     const int64_t* ends;           // [batch], tokens of each, the new one included
+    const float* learned_sinks;    // [heads], see Scoring.sinks; may be null
     int64_t batch, block_size;
     int64_t heads, kv_heads, key_dim, value_dim;
     int64_t query_stride, key_stride, value_stride;  // elements from one row of the batch to the next
     int64_t window, sinks;                           // a window of 0 sees everything
     float scale;
+    float soft_cap;  // see Scoring.soft_cap; 0 for none
 };
 
 namespace {
@@ -30,20 +32,40 @@ constexpr int64_t kMostDims = 576;  // of one head
 constexpr int64_t kMostGroup = 8;   // query heads that are computed together
 constexpr int64_t kTile = 16;       // tokens whose keys are in float32 at the same time
 
+// cap * tanh(x / cap), from e^(-2|x / cap|), which cannot overflow.
+template <typename V>
+inline V capped(V x, float cap) {
+    const V size = (x < 0 ? -x : x) / cap;
+    const V shrunk = exponential(-2.0f * size);
+    const V bounded = cap * (1.0f - shrunk) / (1.0f + shrunk);
+    return x < 0 ? -bounded : bounded;
+}
+
+// The largest score, and the sum of weights relative to it, before a head has seen any token.
+inline float first_score(const Decode& step, int64_t head) {
+    return step.learned_sinks ? step.learned_sinks[head] : -std::numeric_limits<float>::infinity();
+}
+inline float first_total(const Decode& step) { return step.learned_sinks ? 1.0f : 0.0f; }
+
 // Some query heads of one key/value head of one sequence: online softmax over the visible tokens, tile by tile
 // (FlashAttention, arXiv:2205.14135). Dims are multiples of kLanes.
 template <typename T, int group>
 class Head {
   public:
-    Head(const Decode& step, const T* query)
+    Head(const Decode& step, int64_t first_head)
         : step_(step), key_vectors_(step.key_dim / kWide), value_vectors_(step.value_dim / kWide) {
         for (int g = 0; g < group; ++g) {
-            largest_[g] = -std::numeric_limits<float>::infinity();
-            total_[g] = 0;
-            for (int64_t i = 0; i < key_vectors_; ++i)
-                query_[g][i] = load<Wide>(query + g * step.key_dim + i * kWide) * step.scale;
+            largest_[g] = first_score(step, first_head + g);
+            total_[g] = first_total(step);
             for (int64_t i = 0; i < value_vectors_; ++i) sums_[g][i] = Wide{};
         }
+    }
+
+    // The queries of the tokens that are added next.
+    void look_with(const T* query) {
+        for (int g = 0; g < group; ++g)
+            for (int64_t i = 0; i < key_vectors_; ++i)
+                query_[g][i] = load<Wide>(query + g * step_.key_dim + i * kWide) * step_.scale;
     }
 
     // Adds the tokens [first, stop); `keys` and `values` point to the head's place in the cache's first token.
@@ -90,9 +112,12 @@ class Head {
 
     // Turns scores into weights relative to the largest score so far.
     void weigh(int g, int64_t count) {
+        if (step_.soft_cap > 0)
+            for (int64_t t = 0; t < kTile; t += kWide)  // those after `count` are not used
+                store(scores_[g] + t, capped(load<Wide>(scores_[g] + t), step_.soft_cap));
         float best = largest_[g], added = 0;
         for (int64_t t = 0; t < count; ++t) best = scores_[g][t] > best ? scores_[g][t] : best;
-        for (int64_t t = 0; t < kTile; t += kWide)  // those after `count` are not used
+        for (int64_t t = 0; t < kTile; t += kWide)
             store(scores_[g] + t, exponential(load<Wide>(scores_[g] + t) - best));
         for (int64_t t = 0; t < count; ++t) added += scores_[g][t];
         if (best != largest_[g]) {
@@ -142,14 +167,16 @@ class Head {
 template <int group>
 class PairHead {
   public:
-    PairHead(const Decode& step, const bf16* query)
-        : step_(step), query_(query), key_parts_(step.key_dim / 32), value_parts_(step.value_dim / 32) {
+    PairHead(const Decode& step, int64_t first_head)
+        : step_(step), key_parts_(step.key_dim / 32), value_parts_(step.value_dim / 32) {
         for (int g = 0; g < group; ++g) {
-            largest_[g] = -std::numeric_limits<float>::infinity();
-            total_[g] = 0;
+            largest_[g] = first_score(step, first_head + g);
+            total_[g] = first_total(step);
             for (int64_t i = 0; i < 2 * value_parts_; ++i) sums_[g][i] = _mm512_setzero_ps();
         }
     }
+
+    void look_with(const bf16* query) { query_ = query; }
 
     void attend(const bf16* keys, const bf16* values, int64_t value_row, const int32_t* blocks, int64_t first,
                 int64_t stop) {
@@ -192,7 +219,9 @@ class PairHead {
                 products[t] = _mm512_dpbf16_ps(products[t], pairs(keys + t * row + 32 * i), part);
         }
         const __m512 lowest = _mm512_set1_ps(-std::numeric_limits<float>::infinity());
-        scores_[g][tile] = _mm512_mask_mul_ps(lowest, seen, row_sums(products), _mm512_set1_ps(step_.scale));
+        Vector scores = Vector(_mm512_mul_ps(row_sums(products), _mm512_set1_ps(step_.scale)));
+        if (step_.soft_cap > 0) scores = capped(scores, step_.soft_cap);
+        scores_[g][tile] = _mm512_mask_mov_ps(lowest, seen, __m512(scores));
     }
 
     // The sum of each of sixteen vectors, in order, by adding halves of two at a time.
@@ -270,7 +299,7 @@ class PairHead {
     static constexpr int kTiles = 8;  // weighted together; a single tile would mostly wait for its own results
 
     const Decode& step_;
-    const bf16* query_;
+    const bf16* query_ = nullptr;
     const int64_t key_parts_, value_parts_;
     __m512 sums_[group][kMostDims / 16], scores_[group][kTiles];
     alignas(32) uint16_t weights_[group][kTiles * kTile];
@@ -291,24 +320,32 @@ struct Caches {
 
 // `count` query heads from `first_head` on, which share the key/value head `head`, of one row of the batch.
 template <typename T, int count>
-void attend_heads(const Decode& step, const Caches<T>& caches, T* out, const T* query, int64_t row, int64_t head,
-                  int64_t first_head) {
+void attend_heads(const Decode& step, const Caches<T>& caches, T* out, const T* query, const T* towards_sinks,
+                  int64_t row, int64_t head, int64_t first_head) {
     const T* keys = caches.keys + head * step.key_dim;
     const T* values = caches.values ? caches.values + head * step.value_dim : keys;
     const int32_t* blocks = step.tables[row];
     const int64_t end = step.ends[row];
     const int64_t begin = step.window && end > step.window ? end - step.window : 0;
+    const T* heads = query + row * step.query_stride + first_head * step.key_dim;
     const auto attend = [&](auto&& state) {
-        state.attend(keys, values, caches.value_row, blocks, 0, step.sinks < begin ? step.sinks : begin);
-        state.attend(keys, values, caches.value_row, blocks, begin, end);
+        int64_t sinks = step.sinks < begin ? step.sinks : begin, rest = begin;
+        state.look_with(heads);
+        if (towards_sinks) {
+            sinks = step.sinks < end ? step.sinks : end;
+            rest = sinks > begin ? sinks : begin;
+            state.look_with(towards_sinks + (row * step.heads + first_head) * step.key_dim);
+        }
+        state.attend(keys, values, caches.value_row, blocks, 0, sinks);
+        if (towards_sinks) state.look_with(heads);
+        state.attend(keys, values, caches.value_row, blocks, rest, end);
         state.write(out + (row * step.heads + first_head) * step.value_dim);
     };
-    const T* heads = query + row * step.query_stride + first_head * step.key_dim;
 #if defined(__AVX512BF16__)
     if constexpr (std::is_same_v<T, bf16>)
-        if (suits_pairs(step)) return attend(PairHead<count>(step, heads));
+        if (suits_pairs(step)) return attend(PairHead<count>(step, first_head));
 #endif
-    attend(Head<T, count>(step, heads));
+    attend(Head<T, count>(step, first_head));
 }
 
 // Writes the new token of each sequence into the cache.
@@ -324,10 +361,11 @@ void store(const Decode& step, const Caches<T>& caches, const T* new_keys, const
     }
 }
 
-// Stores, then attends. out: [batch, heads * value_dim]; `new_keys` may be null: then nothing is stored.
+// Stores, then attends. out: [batch, heads * value_dim]; `new_keys` may be null: then nothing is stored; `towards_sinks`
+// may be null: then `query` is multiplied by the keys of sinks, too.
 template <typename T>
-void paged_decode(const Decode& step, T* out, const T* query, const T* new_keys, const T* new_values, T* keys,
-                  T* values) {
+void paged_decode(const Decode& step, T* out, const T* query, const T* towards_sinks, const T* new_keys,
+                  const T* new_values, T* keys, T* values) {
     const int64_t key_row = step.kv_heads * step.key_dim;
     const Caches<T> caches{keys, values, key_row, values ? step.kv_heads * step.value_dim : key_row};
     if (new_keys) store(step, caches, new_keys, new_values);
@@ -339,7 +377,7 @@ void paged_decode(const Decode& step, T* out, const T* query, const T* new_keys,
                 const int64_t first = head * group + piece * kMostGroup, left = group - piece * kMostGroup;
                 switch (left < kMostGroup ? left : kMostGroup) {
 #define CASE(count) \
-    case count: attend_heads<T, count>(step, caches, out, query, row, head, first); break;
+    case count: attend_heads<T, count>(step, caches, out, query, towards_sinks, row, head, first); break;
                     CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) CASE(7) CASE(8)
 #undef CASE
                 }
@@ -349,9 +387,9 @@ void paged_decode(const Decode& step, T* out, const T* query, const T* new_keys,
 }  // namespace
 
 #define EXPORT(T, SUFFIX)                                                                                              \
-    extern "C" void paged_decode_##SUFFIX(const Decode* step, T* out, const T* query, const T* new_keys,               \
-                                          const T* new_values, T* keys, T* values) {                                   \
-        paged_decode<T>(*step, out, query, new_keys, new_values, keys, values);                                        \
+    extern "C" void paged_decode_##SUFFIX(const Decode* step, T* out, const T* query, const T* towards_sinks,          \
+                                          const T* new_keys, const T* new_values, T* keys, T* values) {                \
+        paged_decode<T>(*step, out, query, towards_sinks, new_keys, new_values, keys, values);                         \
     }
 
 EXPORT(float, f32)

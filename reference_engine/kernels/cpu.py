@@ -21,7 +21,7 @@ _ARGUMENTS = {
     "silu_mul": (POINTER, POINTER, LONG, LONG),
     "argmax": (POINTER, POINTER, LONG, LONG),
     "apply_rope": (POINTER, LONG, POINTER, POINTER, LONG, LONG, LONG),
-    "paged_decode": (POINTER,) * 7,
+    "paged_decode": (POINTER,) * 8,
 }
 
 
@@ -139,10 +139,10 @@ class Decode(ctypes.Structure):
     """Arguments of `paged_decode` for a whole step; see the struct of that name in `attention.cpp`."""
 
     _fields_ = (
-        *((name, POINTER) for name in ("tables", "ends")),
+        *((name, POINTER) for name in ("tables", "ends", "learned_sinks")),
         *((name, LONG) for name in ("batch", "block_size", "heads", "kv_heads", "key_dim", "value_dim")),
         *((name, LONG) for name in ("query_stride", "key_stride", "value_stride", "window", "sinks")),
-        ("scale", FLOAT),
+        *((name, FLOAT) for name in ("scale", "soft_cap")),
     )
 
 

@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from bakeoff.reference_engine.kernels.cache_codes import code_scales, decoded, encoding_of
 from bakeoff.reference_engine.kernels.early_start import await_inputs, early_start
 from bakeoff.reference_engine.kernels.operands import require_packed, require_rows
+from bakeoff.reference_engine.kernels.scoring import Scoring
 from bakeoff.reference_engine.kv_cache.block_table import Visible
 
 MAX_DIM = 256
@@ -46,6 +47,7 @@ _MAX_SPLITS = 16
 SPLIT_FACTORS = (1, 4)
 """Factors by which a decode batch may multiply `num_splits`; see `split_factor`."""
 _UNEVEN = 1.5
+_LOG2_E = math.log2(math.e)  # scores in the kernels are in units of log2
 
 
 class PagedCache(NamedTuple):
@@ -126,8 +128,9 @@ def attend_chunks(
     tiles: torch.Tensor,
     tables: torch.Tensor,
     *,
-    scale: float,
+    scoring: Scoring,
     visible: Visible,
+    towards_sinks: torch.Tensor | None = None,
 ) -> None:
     """Attention of chunks of several tokens, whose own keys and values are already stored.
 
@@ -138,11 +141,12 @@ def attend_chunks(
         tiles: int32 [tiles, 4]: first row, tokens (at most `tokens_per_tile`), position of the first one, and where
             in `tables` the sequence's blocks begin.
         tables: int32, the block tables of all sequences one after the other.
-        scale: of the products of queries and keys.
+        scoring: from products of queries and keys to weights.
         visible: what each token sees.
+        towards_sinks: contiguous [tokens, heads, dim], multiplied by the keys of sinks; None for `query`.
     """
     rows = max(_chunk_rows(query), triton.next_power_of_2(query.shape[1] // cache.keys.shape[2]))
-    _launch(out, None, query, cache, tiles, tables, scale, visible, rows=rows, splits=1)
+    _launch(out, None, query, towards_sinks, cache, tiles, tables, scoring, visible, rows=rows, splits=1)
 
 
 def attend_decodes(
@@ -152,8 +156,9 @@ def attend_decodes(
     tiles: torch.Tensor,
     tables: torch.Tensor,
     *,
-    scale: float,
+    scoring: Scoring,
     visible: Visible,
+    towards_sinks: torch.Tensor | None = None,
     factor: int = 1,
     has_empty_tiles: bool = False,
 ) -> None:
@@ -166,12 +171,12 @@ def attend_decodes(
     rows = max(_MIN_ROWS, triton.next_power_of_2(query.shape[1] // kv_heads))
     splits = min(_MAX_SPLITS, factor * num_splits(count, kv_heads))
     if splits == 1:
-        _launch(out, None, query, cache, tiles, tables, scale, visible, rows=rows, splits=1)
+        _launch(out, None, query, towards_sinks, cache, tiles, tables, scoring, visible, rows=rows, splits=1)
         return
     heads, dim = query.shape[1:]
     parts = torch.empty(count, heads, splits, dim, dtype=torch.float32, device=query.device)
     weights = torch.empty(count, heads, splits, dtype=torch.float32, device=query.device)
-    _launch(parts, weights, query, cache, tiles, tables, scale, visible, rows=rows, splits=splits)
+    _launch(parts, weights, query, towards_sinks, cache, tiles, tables, scoring, visible, rows=rows, splits=splits)
     require_packed(None, out)
     _combine[(count, heads)](
         out, parts, weights, tiles, HEADS=heads, DIM=dim, PADDED_DIM=triton.next_power_of_2(dim), SPLITS=splits,
@@ -186,8 +191,9 @@ def attend_invariantly(
     tiles: torch.Tensor,
     tables: torch.Tensor,
     *,
-    scale: float,
+    scoring: Scoring,
     visible: Visible,
+    towards_sinks: torch.Tensor | None = None,
 ) -> None:
     """The same for decodes and chunks, with a token's bits depending only on the tokens that it sees.
 
@@ -195,17 +201,31 @@ def attend_invariantly(
     zeros.
     """
     rows = max(_INVARIANT_ROWS, triton.next_power_of_2(query.shape[1] // cache.keys.shape[2]))
-    _launch(out, None, query, cache, tiles, tables, scale, visible, rows=rows, splits=1, batch_invariant=True)
+    _launch(
+        out,
+        None,
+        query,
+        towards_sinks,
+        cache,
+        tiles,
+        tables,
+        scoring,
+        visible,
+        rows=rows,
+        splits=1,
+        batch_invariant=True,
+    )
 
 
 def _launch(
     out: torch.Tensor,
     weights: torch.Tensor | None,
     query: torch.Tensor,
+    towards_sinks: torch.Tensor | None,
     cache: PagedCache,
     tiles: torch.Tensor,
     tables: torch.Tensor,
-    scale: float,
+    scoring: Scoring,
     visible: Visible,
     *,
     rows: int,
@@ -218,17 +238,22 @@ def _launch(
     require_rows(None, query)
     require_packed(None, out)
     require_packed(torch.int32, tiles, tables)
+    require_packed(torch.float32, scoring.sinks)
+    require_packed(query.dtype, towards_sinks)
     block_size, kv_heads, dim = keys.shape[1:]
     padded_dim = max(16, triton.next_power_of_2(dim))
     tile_keys = min(_MAX_KEYS, max(16, _KEY_TILE_BYTES // (padded_dim * query.element_size())))
     stages = _CHUNK_STAGES if rows > _MIN_ROWS else _DECODE_STAGES if splits == 1 else _SPLIT_STAGES
     _attend[(tiles.shape[0], kv_heads, splits)](
-        out, out if weights is None else weights, query, keys, values,
+        out, out if weights is None else weights, query, query if towards_sinks is None else towards_sinks,
+        keys, values,
         keys if key_scales is None else key_scales, values if value_scales is None else value_scales, tiles, tables,
-        query.stride(0), scale * math.log2(math.e),
+        query if scoring.sinks is None else scoring.sinks, query.stride(0), scoring.factor(dim) * _LOG2_E,
         HEADS=query.shape[1], KV_HEADS=kv_heads, GROUP=query.shape[1] // kv_heads,
         DIM=dim, PADDED_DIM=padded_dim, BLOCK_SIZE=block_size,
         WINDOW=visible.window or 0, SINKS=visible.sinks, ROWS=rows, KEYS=tile_keys, SPLITS=splits,
+        SOFT_CAP=(scoring.soft_cap or 0.0) * _LOG2_E, HAS_LEARNED_SINKS=scoring.sinks is not None,
+        LOOKS_APART=towards_sinks is not None,
         ENCODING=encoding_of(keys), num_warps=8 if rows > 64 else 4, num_stages=stages,
         **early_start(query, None if batch_invariant else query.shape[0]),
     )  # fmt: skip
@@ -249,11 +274,13 @@ def _store_tokens(
 
 
 @triton.jit
-def _attend(
-    out, weights, query, keys, values, key_scales, value_scales, tiles, tables, query_stride, scale,
+def _attend(  # noqa: C901, PLR0912 (branches on constants, which the compiler removes)
+    out, weights, query, towards_sinks, keys, values, key_scales, value_scales, tiles, tables, learned_sinks,
+    query_stride, scale,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, GROUP: tl.constexpr,
     DIM: tl.constexpr, PADDED_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     WINDOW: tl.constexpr, SINKS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, SPLITS: tl.constexpr,
+    SOFT_CAP: tl.constexpr, HAS_LEARNED_SINKS: tl.constexpr, LOOKS_APART: tl.constexpr,
     ENCODING: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     await_inputs(EARLY)
@@ -283,6 +310,10 @@ def _attend(
 
     top = tl.full((ROWS,), float("-inf"), tl.float32)  # largest score of each row so far, in units of log2
     total = tl.zeros((ROWS,), tl.float32)
+    if HAS_LEARNED_SINKS:
+        if split == 0:  # the first part counts the token without a value
+            top = tl.load(learned_sinks + head) * 1.4426950408889634  # log2(e)
+            total += 1.0
     mixed = tl.zeros((ROWS, PADDED_DIM), tl.float32)
     for number in range(start, tl.minimum(start + part, num_tiles)):
         key_tile = number
@@ -299,8 +330,18 @@ def _attend(
 
         tile_keys = decoded(tl.load(keys + places, mask=is_loaded, other=0), ENCODING, queries.dtype)
         scores = tl.dot(queries, tl.trans(tile_keys), input_precision="tf32x3") * scale
+        if LOOKS_APART:
+            if key_tile < SINK_TILES:
+                place = (row * HEADS + head) * DIM
+                apart = tl.load(towards_sinks + place[:, None] + dims[None, :], mask=is_row, other=0.0)
+                apart_scores = tl.dot(apart, tl.trans(tile_keys), input_precision="tf32x3") * scale
+                scores = tl.where((key < SINKS)[None, :], apart_scores, scores)
         if ENCODING:
             scores *= code_scales(key_scales, vector, is_key, ENCODING)[None, :]
+        if SOFT_CAP:  # SOFT_CAP · tanh(scores / SOFT_CAP), without overflow
+            shrunk = tl.exp2(tl.abs(scores) * (-2.0 * 1.4426950408889634 / SOFT_CAP))
+            bounded = SOFT_CAP * (1.0 - shrunk) / (1.0 + shrunk)
+            scores = tl.where(scores < 0.0, -bounded, bounded)
         is_seen = is_key[None, :] & (key[None, :] <= position[:, None])
         if WINDOW:
             is_seen &= (key[None, :] > position[:, None] - WINDOW) | (key < SINKS)[None, :]

@@ -12,6 +12,7 @@ from bakeoff.reference_engine.loading.safetensors import SafetensorsDirectory, r
 from bakeoff.reference_engine.loading.tokenizer import Tokenizer, tokenizer_from_gguf, tokenizer_of_directory
 from bakeoff.reference_engine.models.source import WeightSource
 from bakeoff.reference_engine.quantization.formats.base import CheckpointFormat
+from bakeoff.reference_engine.quantization.formats.mxfp4 import Mxfp4Experts
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -30,7 +31,7 @@ class Checkpoint:
     config: ModelConfig
     weights: WeightSource
     tokenizer: Tokenizer
-    format: CheckpointFormat | None = None
+    format: CheckpointFormat | Mxfp4Experts | None = None
 
     @property
     def eos_token_ids(self) -> frozenset[int]:
@@ -57,7 +58,9 @@ def open_checkpoint(path: Path, load_format: LoadFormatName = "auto") -> Checkpo
             dummies = DummyWeights(config, checkpoint_format)
             return Checkpoint(path, config, dummies, tokenizer_of_directory(path, load_format), checkpoint_format)
         stored = SafetensorsDirectory(path)
-        source = stored if checkpoint_format is None else QuantisedDirectory(stored, checkpoint_format)
+        source: WeightSource = stored
+        if checkpoint_format is not None and not isinstance(checkpoint_format, Mxfp4Experts):  # whose family reads it
+            source = QuantisedDirectory(stored, checkpoint_format)
         return Checkpoint(path, stored.config, source, tokenizer_of_directory(path), checkpoint_format)
     from bakeoff.reference_engine.loading.gguf import GgufFile  # noqa: PLC0415 (the only user of the package gguf)
 

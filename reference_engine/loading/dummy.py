@@ -9,6 +9,7 @@ from bakeoff.reference_engine.core.model_config import ModelConfig
 from bakeoff.reference_engine.errors import CheckpointError
 from bakeoff.reference_engine.models.shapes import weight_shapes
 from bakeoff.reference_engine.quantization.formats.base import CheckpointFormat
+from bakeoff.reference_engine.quantization.formats.mxfp4 import Mxfp4Experts
 from bakeoff.reference_engine.quantization.matrix import QuantisedMatrix
 
 _MATRIX = 2  # dimensions
@@ -25,7 +26,7 @@ class DummyWeights:
         checkpoint_format: determines which matrices are quantised, and how; None for none.
     """
 
-    def __init__(self, config: ModelConfig, checkpoint_format: CheckpointFormat | None = None) -> None:
+    def __init__(self, config: ModelConfig, checkpoint_format: CheckpointFormat | Mxfp4Experts | None = None) -> None:
         self._format = checkpoint_format
         self._shapes = weight_shapes(config)
         self._norm = 1.0 - config.norm_offset  # as stored

@@ -271,7 +271,9 @@ def _read_config(metadata: Mapping[str, Any], architecture: str, tensor_names: s
         rope_theta=_shortest_float(own.get("rope.freq_base", 10000.0)),
         rope_scaling=_read_rope_scaling(own, where),
         tie_word_embeddings="lm_head.weight" not in tensor_names,
-        attention_bias=has_bias and architecture != "qwen2",  # whose biases leave the output projection out
+        attention_bias=has_bias and architecture != "qwen2",
+        qkv_bias=has_bias and architecture == "qwen2",
+        qk_norm="model.layers.0.self_attn.q_norm.weight" in tensor_names,
         mlp_bias="model.layers.0.mlp.gate_proj.bias" in tensor_names,
         bos_token_id=metadata.get("tokenizer.ggml.bos_token_id"),
         eos_token_ids=_end_ids(metadata),

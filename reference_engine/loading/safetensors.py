@@ -12,6 +12,7 @@ from bakeoff.reference_engine.core.model_config import ModelConfig
 from bakeoff.reference_engine.errors import CheckpointError
 from bakeoff.reference_engine.models.config_readers import config_from_hf
 from bakeoff.reference_engine.quantization.formats.base import CheckpointFormat
+from bakeoff.reference_engine.quantization.formats.mxfp4 import Mxfp4Experts
 from bakeoff.reference_engine.quantization.formats.registry import format_of
 
 
@@ -24,7 +25,7 @@ def read_config(directory: Path) -> ModelConfig:
     return config_from_hf(raw, str(directory / "config.json"))
 
 
-def read_format(directory: Path) -> CheckpointFormat | None:
+def read_format(directory: Path) -> CheckpointFormat | Mxfp4Experts | None:
     """The quantisation format in config.json; None if weights are plain.
 
     Raises:

@@ -15,7 +15,7 @@ from bakeoff.reference_engine.core.model_config import ModelConfig
 from bakeoff.reference_engine.core.quantization_names import KvCacheDtypeName
 from bakeoff.reference_engine.kv_cache.layout import row_bytes
 from bakeoff.reference_engine.models.config_readers import MoeConfig
-from bakeoff.reference_engine.models.names import ENDS, ROUTER
+from bakeoff.reference_engine.models.names import ENDS, ROUTER_VECTORS, ROUTERS
 from bakeoff.reference_engine.models.shapes import Shape, weight_shapes
 
 _FLOAT32_BYTES = 4  # of routers, see `Experts`, and of norms that are stored less an offset, see `Weights`
@@ -177,7 +177,7 @@ class ModelCosts:
         itemsize = self.weight_bytes_each
         if name in ENDS and self.end_bytes_each is not None:
             itemsize = self.end_bytes_each
-        elif name.endswith(ROUTER) or (self.config.norm_offset != 0.0 and "norm." in name):
+        elif name.endswith((*ROUTERS, *ROUTER_VECTORS)) or (self.config.norm_offset != 0.0 and "norm." in name):
             itemsize = _FLOAT32_BYTES
         return math.prod(shape) * itemsize
 

@@ -6,22 +6,35 @@ come next. RMSNorm: arXiv 1910.07467.
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 
 from bakeoff.reference_engine.attention.base import AttentionStep
 from bakeoff.reference_engine.core.model_config import ModelConfig, RopeScaling
+from bakeoff.reference_engine.kernels.scoring import capped
 from bakeoff.reference_engine.models.linear import Matrix, rows_of
 from bakeoff.reference_engine.models.mlp import FeedForward
 from bakeoff.reference_engine.models.names import layer_prefix
 from bakeoff.reference_engine.models.rope import RotaryTable
 from bakeoff.reference_engine.models.weights import Weights
 
-Rotations = Sequence[tuple[torch.Tensor, torch.Tensor]]
-"""Cos and signed sin of the tokens' positions (`RotaryTable.at`), for each of the model's tables."""
+Rotation = tuple[torch.Tensor, torch.Tensor]
+"""Cos and signed sin of the tokens' positions (`RotaryTable.at`)."""
 Hidden = tuple[torch.Tensor, torch.Tensor | None]
 """Residual stream after the last layer [num_tokens, hidden_size], and that layer's result, not yet added to it."""
+
+
+class Rotations(NamedTuple):
+    """The rotations of a step's tokens.
+
+    Attributes:
+        own: for each of the model's tables that of the tokens' positions.
+        towards_sinks: the same for the positions from which the tokens look at sinks; () if these are their own.
+    """
+
+    own: Sequence[Rotation]
+    towards_sinks: Sequence[Rotation] = ()
 
 
 class Model(Protocol):
@@ -158,6 +171,7 @@ class Decoder:
         layers: in order.
         rotaries: rotary tables of the layers.
         embedding_scale: factor on embeddings.
+        logit_cap: bound of logits, see `Scoring.soft_cap`; None for none.
     """
 
     def __init__(
@@ -168,6 +182,7 @@ class Decoder:
         rotaries: Sequence[RotaryTable],
         *,
         embedding_scale: float = 1.0,
+        logit_cap: float | None = None,
     ) -> None:
         self._layers, self._rotaries = layers, rotaries
         self.embedding = weights.matrix("model.embed_tokens.weight")
@@ -175,11 +190,13 @@ class Decoder:
         # The factor is rounded to the dtype of the weights, as in Transformers.
         scale = torch.tensor(embedding_scale, dtype=weights.dtype, device=weights.device)
         self._scale = None if embedding_scale == 1.0 else scale
+        self._logit_cap = logit_cap
         self._add_norm, self._eps = weights.kernels.add_rms_norm, config.rms_norm_eps
         self._norm = weights.norm("model.norm")
         self._head = weights.head(self.embedding if config.tie_word_embeddings else None)
         self._gather, self._vocab_size = weights.ranks.gather, self.embedding.shape[0]
         self._may_capture, self._offload = weights.may_capture, weights.offload
+        self._sinks_seen_from = weights.sinks_seen_from
 
     @property
     def may_capture(self) -> bool:
@@ -209,7 +226,7 @@ class Decoder:
         residual = rows_of(self.embedding, token_ids)
         if self._scale is not None:
             residual.mul_(self._scale)
-        rotations = [table.at(positions) for table in self._rotaries]
+        rotations = self._rotations(positions)
         if self.taps is not None:
             return residual, self._tapping(self.taps, residual, rotations, attention)
         added = None
@@ -217,13 +234,21 @@ class Decoder:
             added = layer(residual, added, rotations, attention)
         return residual, added
 
+    def _rotations(self, positions: torch.Tensor) -> Rotations:
+        own = [table.at(positions) for table in self._rotaries]
+        if self._sinks_seen_from is None:
+            return Rotations(own)
+        places = positions.clamp(max=self._sinks_seen_from)
+        return Rotations(own, [table.at(places) for table in self._rotaries])
+
     def logits(self, hidden: Hidden, wanted_rows: torch.Tensor | None = None) -> torch.Tensor:
         """See `Model.logits`."""
         residual, added = hidden
         if wanted_rows is not None:
             added = None if added is None else added.index_select(0, wanted_rows)
             residual = residual.index_select(0, wanted_rows)
-        return self._gather(self._head(self._add_norm(residual, added, self._norm, self._eps)), self._vocab_size)
+        logits = self._gather(self._head(self._add_norm(residual, added, self._norm, self._eps)), self._vocab_size)
+        return logits if self._logit_cap is None else capped(logits, self._logit_cap)
 
     def first_layers(self, count: int) -> "Decoder":
         """See `Model.first_layers`."""
@@ -254,18 +279,21 @@ class Decoder:
 
 def rotary_table(config: ModelConfig, weights: Weights, max_positions: int) -> RotaryTable:
     """The rotary table of a model whose layers share one."""
-    return table_of(config.head_dim, config.rope_theta, config.rope_scaling, weights, max_positions)
+    return table_of(config, config.rope_theta, config.rope_scaling, weights, max_positions)
 
 
-def table_of(dim: int, theta: float, scaling: RopeScaling | None, weights: Weights, max_positions: int) -> RotaryTable:
-    """A rotary table with the device and dtype of the weights."""
+def table_of(
+    config: ModelConfig, theta: float, scaling: RopeScaling | None, weights: Weights, max_positions: int
+) -> RotaryTable:
+    """A rotary table for the model's heads, with the device and dtype of the weights."""
     return RotaryTable(
-        dim,
+        config.head_dim,
         theta,
         scaling,
         max_positions=max_positions,
         dtype=weights.dtype,
         device=weights.device,
+        rotary_dim=config.rotary_dim,
     )
 
 

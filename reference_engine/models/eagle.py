@@ -19,7 +19,7 @@ from bakeoff.reference_engine.attention.base import AttentionStep
 from bakeoff.reference_engine.core.model_config import ModelConfig, check_options
 from bakeoff.reference_engine.errors import CheckpointError, EngineBugError
 from bakeoff.reference_engine.models.config_readers import read_llama
-from bakeoff.reference_engine.models.decoder import rotary_table
+from bakeoff.reference_engine.models.decoder import Rotations, rotary_table
 from bakeoff.reference_engine.models.gqa import GroupedQueryAttention
 from bakeoff.reference_engine.models.linear import Matrix, rows_of
 from bakeoff.reference_engine.models.mlp import GatedMlp
@@ -207,7 +207,7 @@ class EagleHead:
         *,
         has_embedding: bool,
     ) -> None:
-        layer, prefix, bias = config.layer, layer_prefix(0), config.layer.attention_bias
+        layer, prefix = config.layer, layer_prefix(0)
         self.embedding: Matrix | None = weights.matrix("model.embed_tokens.weight") if has_embedding else None
         self.hidden_size, self._vocab_size = layer.hidden_size, layer.vocab_size
         self.dtype, self.device = weights.dtype, weights.device
@@ -218,7 +218,7 @@ class EagleHead:
         self._mlp_norm = weights.norm(f"{prefix}post_attention_layernorm")
         self._norm = weights.norm("model.norm")
         self._fc = weights.linear("model.", ("fc",))
-        self._mixer = GroupedQueryAttention(layer, 0, weights, qkv_bias=bias, out_bias=bias)
+        self._mixer = GroupedQueryAttention(layer, 0, weights)
         self._mlp = GatedMlp(weights, f"{prefix}mlp.", has_bias=layer.mlp_bias)
         self._rotary = rotary_table(layer, weights, max_positions)
         self._head = weights.head(None)
@@ -255,7 +255,7 @@ class EagleHead:
         embedded = norm(rows_of(self.embedding, token_ids), None, self._input_norm, eps)
         normed = norm(hidden, None, self._hidden_norm, eps)
         residual = normed if self._is_normed_first else hidden.clone()
-        mixed = self._mixer(torch.cat((embedded, normed), dim=-1), [self._rotary.at(positions)], attention)
+        mixed = self._mixer(torch.cat((embedded, normed), dim=-1), Rotations([self._rotary.at(positions)]), attention)
         fed = self._mlp(norm(residual, mixed, self._mlp_norm, eps))
         if wanted_rows is not None:
             residual, fed = residual.index_select(0, wanted_rows), fed.index_select(0, wanted_rows)

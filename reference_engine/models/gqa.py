@@ -5,6 +5,7 @@ from torch.nn.functional import rms_norm
 
 from bakeoff.reference_engine.attention.base import AttentionStep
 from bakeoff.reference_engine.core.model_config import ModelConfig
+from bakeoff.reference_engine.kernels.scoring import PLAIN, Scoring
 from bakeoff.reference_engine.models.decoder import Rotations
 from bakeoff.reference_engine.models.names import layer_prefix
 from bakeoff.reference_engine.models.weights import Weights
@@ -17,10 +18,7 @@ class GroupedQueryAttention:
         config: shapes and constants, with the heads of this rank.
         index: of the layer.
         weights: of the model.
-        qkv_bias: whether the projections to queries, keys and values have biases.
-        out_bias: whether the output projection has a bias.
-        qk_norm: whether each head's query and key are normalised before rotation (arXiv 2010.04245).
-        scale: factor on attention scores; None for 1/√head_dim.
+        scoring: from products of queries and keys to weights.
         rotation: index of the rotary table.
     """
 
@@ -30,24 +28,23 @@ class GroupedQueryAttention:
         index: int,
         weights: Weights,
         *,
-        qkv_bias: bool = False,
-        out_bias: bool = False,
-        qk_norm: bool = False,
-        scale: float | None = None,
+        scoring: Scoring = PLAIN,
         rotation: int = 0,
     ) -> None:
         prefix = f"{layer_prefix(index)}self_attn."
         self._shares = config.shared_layer(index) is not None
-        self._index, self._scale, self._rotation = index, scale, rotation
+        self._index, self._scoring = index, scoring
+        self._rotation = None if index in config.unrotated_layers else rotation
         self._apply_rope = weights.kernels.apply_rope
         self._queries, self._keys = config.num_attention_heads, 0 if self._shares else config.num_key_value_heads
         self._head_dim, self._eps = config.head_dim, config.rms_norm_eps
         parts = ("q_proj",) if self._shares else ("q_proj", "k_proj", "v_proj")
         widths = [heads * self._head_dim for heads in (self._queries, self._keys, self._keys)]
-        self._qkv = weights.columns(prefix, parts, has_bias=qkv_bias, widths=widths)
-        self._out = weights.rows(prefix, "o_proj", has_bias=out_bias)
+        has_bias = config.attention_bias
+        self._qkv = weights.columns(prefix, parts, has_bias=has_bias or config.qkv_bias, widths=widths)
+        self._out = weights.rows(prefix, "o_proj", has_bias=has_bias)
         self._norm: torch.Tensor | None = None
-        if qk_norm:
+        if config.qk_norm:
             norms = [weights.norm(f"{prefix}q_norm")] * self._queries + [weights.norm(f"{prefix}k_norm")] * self._keys
             self._norm = torch.stack(norms)
 
@@ -60,6 +57,12 @@ class GroupedQueryAttention:
         if self._norm is not None:
             wide = rotated.to(self._norm.dtype)
             rotated = rms_norm(wide, (self._head_dim,), None, self._eps).mul_(self._norm).to(heads.dtype)
-        rotated = self._apply_rope(rotated, *rotations[self._rotation])
+        towards_sinks: torch.Tensor | None = None
+        if self._rotation is not None:
+            if rotations.towards_sinks:
+                plain = rotated[:, :queries].clone(memory_format=torch.contiguous_format)
+                towards_sinks = self._apply_rope(plain, *rotations.towards_sinks[self._rotation])
+            rotated = self._apply_rope(rotated, *rotations.own[self._rotation])
         key, value = (None, None) if self._shares else (rotated[:, queries:], heads[:, turned:])
-        return self._out(attention.attend(self._index, rotated[:, :queries], key, value, self._scale))
+        query = rotated[:, :queries]
+        return self._out(attention.attend(self._index, query, key, value, self._scoring, towards_sinks=towards_sinks))

@@ -1,21 +1,19 @@
-"""Phi-3 (arXiv 2404.14219): Llama whose checkpoints fuse queries, keys and values, and the gate and up matrices."""
+"""Checkpoints of Phi-3 and Phi-4-mini, which fuse queries, keys and values, and the gate and up matrices."""
 
 from collections.abc import Sequence
 
 import torch
 
 from bakeoff.reference_engine.core.model_config import ModelConfig
-from bakeoff.reference_engine.models.decoder import Decoder, pre_norm_decoder
-from bakeoff.reference_engine.models.gqa import GroupedQueryAttention
-from bakeoff.reference_engine.models.mlp import GatedMlp
-from bakeoff.reference_engine.models.names import layer_prefix
+from bakeoff.reference_engine.models.rope import partly_rotated
 from bakeoff.reference_engine.models.source import WeightSource
-from bakeoff.reference_engine.models.weights import Weights
 from bakeoff.reference_engine.quantization.matrix import QuantisedMatrix
 
 
 class SplitWeights:
     """Fused matrices under the names of their parts; a `WeightSource`.
+
+    Where only a part of each head is rotated, the rows of queries and keys are in the order of `partly_rotated`.
 
     Args:
         config: of the whole model.
@@ -25,13 +23,19 @@ class SplitWeights:
     def __init__(self, config: ModelConfig, source: WeightSource) -> None:
         self._source = source
         queries, keys = (heads * config.head_dim for heads in (config.num_attention_heads, config.num_key_value_heads))
-        self._parts = {
-            "q_proj": ("qkv_proj", 0, queries),
-            "k_proj": ("qkv_proj", queries, keys),
-            "v_proj": ("qkv_proj", queries + keys, keys),
-            "gate_proj": ("gate_up_proj", 0, config.intermediate_size),
-            "up_proj": ("gate_up_proj", config.intermediate_size, config.intermediate_size),
+        width = config.intermediate_size
+        self._parts: dict[str, tuple[str, slice | torch.Tensor]] = {
+            "q_proj": ("qkv_proj", slice(0, queries)),
+            "k_proj": ("qkv_proj", slice(queries, queries + keys)),
+            "v_proj": ("qkv_proj", slice(queries + keys, queries + 2 * keys)),
+            "gate_proj": ("gate_up_proj", slice(0, width)),
+            "up_proj": ("gate_up_proj", slice(width, 2 * width)),
         }
+        if config.rotary_dim < config.head_dim:
+            order = partly_rotated(config.head_dim, config.rotary_dim)
+            for part, first, rows in (("q_proj", 0, queries), ("k_proj", queries, keys)):
+                heads = torch.arange(first, first + rows, config.head_dim)
+                self._parts[part] = ("qkv_proj", (heads[:, None] + order).flatten())
 
     def names(self) -> Sequence[str]:
         """Names as stored."""
@@ -42,25 +46,14 @@ class SplitWeights:
         prefix, _, part = name.removesuffix(".weight").rpartition(".")
         if part not in self._parts:
             return self._source.get(name, dtype, device)
-        fused, first, rows = self._parts[part]
-        return self._source.get(f"{prefix}.{fused}.weight", dtype, device)[first : first + rows]
+        fused, rows = self._parts[part]
+        return self._source.get(f"{prefix}.{fused}.weight", dtype, device)[rows]
 
     def get_quantised(self, name: str) -> QuantisedMatrix | None:
         """See `WeightSource.get_quantised`."""
         prefix, _, part = name.removesuffix(".weight").rpartition(".")
         if part not in self._parts:
             return self._source.get_quantised(name)
-        fused, first, rows = self._parts[part]
+        fused, rows = self._parts[part]
         whole = self._source.get_quantised(f"{prefix}.{fused}.weight")
-        return None if whole is None else whole.rows(slice(first, first + rows))
-
-
-def build(config: ModelConfig, weights: Weights, max_positions: int) -> Decoder:
-    """See `registry.Family`."""
-    return pre_norm_decoder(
-        config,
-        weights,
-        max_positions,
-        mixer=lambda i: GroupedQueryAttention(config, i, weights),
-        mlp=lambda i: GatedMlp(weights, f"{layer_prefix(i)}mlp."),
-    )
+        return None if whole is None else whole.rows(rows)

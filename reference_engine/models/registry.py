@@ -10,7 +10,7 @@ import torch
 from bakeoff.reference_engine.core.config import QuantizationName
 from bakeoff.reference_engine.core.model_config import ModelConfig
 from bakeoff.reference_engine.core.ranks import ALONE, Ranks
-from bakeoff.reference_engine.models import deepseek_v2, gemma3, llama, mistral, mixtral, phi3, qwen2, qwen3, qwen3_moe
+from bakeoff.reference_engine.models import deepseek, dense, gemma, gpt_oss, phi3, sparse
 from bakeoff.reference_engine.models.decoder import Model
 from bakeoff.reference_engine.models.offload import WeightOffload
 from bakeoff.reference_engine.models.sharding import config_of_rank
@@ -40,15 +40,20 @@ class Family:
 
 
 FAMILIES: Mapping[str, Family] = {
-    "deepseek_v2": Family(deepseek_v2.build),
-    "gemma3_text": Family(gemma3.build),
-    "llama": Family(llama.build),
-    "mistral": Family(mistral.build),
-    "mixtral": Family(mixtral.build),
-    "phi3": Family(phi3.build, phi3.SplitWeights),
-    "qwen2": Family(qwen2.build),
-    "qwen3": Family(qwen3.build),
-    "qwen3_moe": Family(qwen3_moe.build),
+    "deepseek_v2": Family(deepseek.build),
+    "deepseek_v3": Family(deepseek.build),
+    "gemma2": Family(gemma.build),
+    "gemma3_text": Family(gemma.build, gemma.TextWeights),
+    "gpt_oss": Family(gpt_oss.build, gpt_oss.SplitExperts),
+    "llama": Family(dense.build),
+    "mistral": Family(dense.build),
+    "mixtral": Family(sparse.build),
+    "phi3": Family(dense.build, phi3.SplitWeights),
+    "qwen2": Family(dense.build),
+    "qwen2_moe": Family(sparse.build),
+    "qwen3": Family(dense.build),
+    "qwen3_moe": Family(sparse.build),
+    "smollm3": Family(dense.build),
 }
 
 
@@ -63,6 +68,7 @@ def build_model(
     quantization: QuantizationName = "none",
     batch_invariant: bool = False,
     offload: WeightOffload | None = None,
+    sinks_seen_from: int | None = None,
 ) -> Model:
     """Builds the decoder, or a rank's shard of it.
 
@@ -76,6 +82,7 @@ def build_model(
         quantization: whether quantised matrices are kept, or a method to quantise matrices with.
         batch_invariant: whether a token's bits must not depend on the batch; see `Weights`.
         offload: see `Weights`; finished here.
+        sinks_seen_from: see `Weights`.
 
     Raises:
         CheckpointError: a tensor is missing.
@@ -91,6 +98,7 @@ def build_model(
         quantization=quantization,
         batch_invariant=batch_invariant,
         offload=offload,
+        sinks_seen_from=sinks_seen_from,
     )
     model = family.build(config_of_rank(config, ranks.size), weights, max_positions)
     if offload is not None:

@@ -3,6 +3,7 @@
 import math
 
 import torch
+from torch.nn.functional import pad
 
 from bakeoff.reference_engine.core.model_config import RopeScaling
 
@@ -14,12 +15,13 @@ class RotaryTable:
     the table stores the two bracketed rows, which `Kernels.apply_rope` takes.
 
     Args:
-        dim: elements of a rotated vector.
+        dim: elements of a vector.
         theta: base of the frequencies.
         scaling: of the frequencies; None for none.
         max_positions: number of positions; the frequencies of some scalings depend on it.
         dtype: of the vectors.
         device: of the vectors.
+        rotary_dim: elements of a vector that are rotated, in the layout of `partly_rotated`; None for all.
     """
 
     def __init__(
@@ -31,11 +33,13 @@ class RotaryTable:
         max_positions: int,
         dtype: torch.dtype,
         device: torch.device,
+        rotary_dim: int | None = None,
     ) -> None:
-        frequencies = scaled_frequencies(dim, theta, scaling, max_positions)
+        frequencies = scaled_frequencies(rotary_dim or dim, theta, scaling, max_positions)
         angles = torch.arange(max_positions, dtype=torch.float32)[:, None] * frequencies
         length = 1.0 if scaling is None else scaling.attention_factor
-        cos, sin = angles.cos() * length, angles.sin() * length
+        still = dim // 2 - len(frequencies)  # pairs that keep their direction and length
+        cos, sin = pad(angles.cos() * length, (0, still), value=1.0), pad(angles.sin() * length, (0, still))
         self._cos = torch.cat((cos, cos), dim=-1).to(device, dtype)
         self._signed_sin = torch.cat((-sin, sin), dim=-1).to(device, dtype)
 
@@ -56,6 +60,20 @@ def halves_from_pairs(rows: torch.Tensor) -> torch.Tensor:
     Attention scores do not change if queries and keys are reordered alike.
     """
     return torch.cat((rows[..., 0::2, :], rows[..., 1::2, :]), dim=-2)
+
+
+def partly_rotated(dim: int, rotary_dim: int) -> torch.Tensor:
+    """The order in which a head's elements form pairs (i, i + dim / 2), those that are rotated first.
+
+    Checkpoints rotate the first `rotary_dim` elements, in pairs (i, i + rotary_dim / 2), and leave the others alone.
+    Attention scores do not change if queries and keys are reordered alike.
+
+    Returns:
+        int64 [dim], places in a stored head.
+    """
+    places, half, still = torch.arange(dim), rotary_dim // 2, (dim - rotary_dim) // 2
+    first, second, left, right = places.split([half, half, still, dim - rotary_dim - still])
+    return torch.cat((first, left, second, right))
 
 
 def _frequencies(dim: int, theta: float) -> torch.Tensor:

@@ -1,15 +1,17 @@
-"""Names and shapes of every weight that a config.json implies, as Hugging Face's checkpoints have them."""
+"""Names and shapes of every weight that a config.json implies, as Hugging Face's checkpoints have them.
+
+gpt-oss' checkpoints stack the experts of a layer; here each has its own matrices, as `gpt_oss.SplitExperts` reads them.
+"""
 
 from collections.abc import Iterator
 
 from bakeoff.reference_engine.core.model_config import ModelConfig
-from bakeoff.reference_engine.models.config_readers import DeepseekV2Config, MoeConfig
-from bakeoff.reference_engine.models.names import LLAMA_PARTS, layer_prefix
+from bakeoff.reference_engine.models.config_readers import DeepseekConfig, GemmaConfig, GptOssConfig, MoeConfig
+from bakeoff.reference_engine.models.names import CORRECTION, LLAMA_PARTS, layer_prefix
 
 Shape = tuple[int, ...]
 _NORMS = ("input_layernorm", "post_attention_layernorm")
 _GEMMA_NORMS = (*_NORMS, "pre_feedforward_layernorm", "post_feedforward_layernorm")
-_QK_NORM_FAMILIES = ("qwen3", "qwen3_moe", "gemma3_text")
 
 
 def weight_shapes(config: ModelConfig) -> dict[str, Shape]:
@@ -23,9 +25,9 @@ def weight_shapes(config: ModelConfig) -> dict[str, Shape]:
 
 
 def _layer(config: ModelConfig, index: int) -> Iterator[tuple[str, Shape]]:
-    for norm in _GEMMA_NORMS if config.model_type == "gemma3_text" else _NORMS:
+    for norm in _GEMMA_NORMS if isinstance(config, GemmaConfig) else _NORMS:
         yield f"{norm}.weight", (config.hidden_size,)
-    attention = _latent_attention(config) if isinstance(config, DeepseekV2Config) else _attention(config, index)
+    attention = _latent_attention(config) if isinstance(config, DeepseekConfig) else _attention(config, index)
     for name, shape in attention:
         yield f"self_attn.{name}", shape
     yield from _feed_forward(config, index)
@@ -40,7 +42,7 @@ def _linear(name: str, outputs: int, inputs: int, *, has_bias: bool = False) -> 
 def _attention(config: ModelConfig, index: int) -> Iterator[tuple[str, Shape]]:
     """Grouped-query attention; a layer that uses another layer's keys and values projects to queries only."""
     hidden, queries = config.hidden_size, config.num_attention_heads * config.head_dim
-    has_bias = config.attention_bias or config.model_type == "qwen2"
+    has_bias = config.attention_bias or config.qkv_bias
     has_keys = config.shared_layer(index) is None
     if config.model_type == "phi3":
         yield from _linear("qkv_proj", queries + 2 * config.num_key_value_heads * config.head_dim, hidden)
@@ -50,11 +52,13 @@ def _attention(config: ModelConfig, index: int) -> Iterator[tuple[str, Shape]]:
     for name in ("k_proj", "v_proj") if has_keys else ():
         yield from _linear(name, config.num_key_value_heads * config.head_dim, hidden, has_bias=has_bias)
     yield from _linear("o_proj", hidden, queries, has_bias=config.attention_bias)
-    for name in ("q_norm", "k_norm") if config.model_type in _QK_NORM_FAMILIES else ():
+    for name in ("q_norm", "k_norm") if config.qk_norm else ():
         yield f"{name}.weight", (config.head_dim,)
+    if isinstance(config, GptOssConfig):
+        yield "sinks", (config.num_attention_heads,)
 
 
-def _latent_attention(config: DeepseekV2Config) -> Iterator[tuple[str, Shape]]:
+def _latent_attention(config: DeepseekConfig) -> Iterator[tuple[str, Shape]]:
     hidden, heads, latent = config.hidden_size, config.num_attention_heads, config.kv_lora_rank
     queries = heads * (config.qk_nope_head_dim + config.head_dim)
     if config.q_lora_rank is None:
@@ -77,14 +81,17 @@ def _feed_forward(config: ModelConfig, index: int) -> Iterator[tuple[str, Shape]
     if not isinstance(config, MoeConfig) or index in config.dense_layers:
         yield from _gated("mlp.", LLAMA_PARTS, config.intermediate_size, config, has_bias=config.mlp_bias)
         return
-    is_mixtral = config.model_type == "mixtral"
-    prefix, parts = ("block_sparse_moe.", ("w1", "w3", "w2")) if is_mixtral else ("mlp.", LLAMA_PARTS)
-    yield from _linear(f"{prefix}gate", config.num_experts, config.hidden_size)
+    prefix, router, parts, shared = config.names
+    yield from _linear(f"{prefix}{router}", config.num_experts, config.hidden_size, has_bias=config.router_bias)
+    if config.scoring_func == "sigmoid":
+        yield f"{prefix}{router}.{CORRECTION}", (config.num_experts,)
+    width, has_bias = config.moe_intermediate_size, config.expert_bias
     for expert in range(config.num_experts):
-        yield from _gated(f"{prefix}experts.{expert}.", parts, config.moe_intermediate_size, config)
-    if isinstance(config, DeepseekV2Config):
-        width = config.n_shared_experts * config.moe_intermediate_size
-        yield from _gated(f"{prefix}shared_experts.", LLAMA_PARTS, width, config)
+        yield from _gated(f"{prefix}experts.{expert}.", parts, width, config, has_bias=has_bias)
+    if config.shared_width:
+        yield from _gated(f"{prefix}{shared}.", LLAMA_PARTS, config.shared_width, config)
+    if config.shared_gate:
+        yield from _linear(f"{prefix}{shared}_gate", 1, config.hidden_size)
 
 
 def _gated(

@@ -21,6 +21,7 @@ def config_of_rank(config: ModelConfig, size: int) -> ModelConfig:
     cut = {"attention heads": heads, "feed-forward columns (intermediate_size)": config.intermediate_size}
     if isinstance(config, MoeConfig):
         cut["columns of an expert (moe_intermediate_size)"] = config.moe_intermediate_size
+        cut["columns of the shared experts"] = config.shared_width
     for part, count in cut.items():
         if count % size:
             raise ConfigError(

@@ -12,10 +12,11 @@ import torch
 
 from bakeoff.reference_engine.core.config import QuantizationName
 from bakeoff.reference_engine.core.model_config import ModelConfig
-from bakeoff.reference_engine.models.config_readers import DeepseekV2Config
-from bakeoff.reference_engine.models.names import ENDS, ROUTER
+from bakeoff.reference_engine.models.config_readers import DeepseekConfig
+from bakeoff.reference_engine.models.names import ENDS, ROUTERS
 from bakeoff.reference_engine.models.shapes import Shape, weight_shapes
 from bakeoff.reference_engine.quantization.formats.base import CheckpointFormat, IntegerScheme, Scheme
+from bakeoff.reference_engine.quantization.formats.mxfp4 import Mxfp4Experts
 from bakeoff.reference_engine.quantization.integer_matrix import IntegerMatrix
 from bakeoff.reference_engine.quantization.matrix import QuantisedMatrix
 from bakeoff.reference_engine.quantization.methods import METHODS
@@ -25,7 +26,7 @@ _MATRIX = 2  # dimensions
 _JOINED = {"k_proj": "q_proj", "v_proj": "q_proj", "up_proj": "gate_proj", "w3": "w1"}
 """Matrices that are multiplied together with an earlier one."""
 _ABSORBED = ("q_proj.weight", "q_b_proj.weight", "kv_a_proj_with_mqa.weight", "kv_b_proj.weight")
-"""Of DeepSeek-V2: they are reordered or cut into heads, so they stay plain."""
+"""Of DeepSeek: they are reordered or cut into heads, so they stay plain."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,12 +43,12 @@ class Loading:
     dtype: torch.dtype
     device: torch.device
     quantization: QuantizationName = "none"
-    checkpoint_format: CheckpointFormat | None = None
+    checkpoint_format: CheckpointFormat | Mxfp4Experts | None = None
 
 
 def layer_matrices(config: ModelConfig) -> dict[str, Shape]:
     """Shapes [out_features, in_features], by name, of the layers' matrices that `Weights` multiplies by, no routers."""
-    plain = (ROUTER, *_ABSORBED) if isinstance(config, DeepseekV2Config) else (ROUTER,)
+    plain = (*ROUTERS, *_ABSORBED) if isinstance(config, DeepseekConfig) else ROUTERS
     return {
         name: shape
         for name, shape in weight_shapes(config).items()
@@ -94,7 +95,7 @@ def product_bytes(config: ModelConfig, loading: Loading) -> dict[str, int]:
 
 
 def _stored(
-    shapes: Mapping[str, Shape], form: CheckpointFormat, dtype: torch.dtype
+    shapes: Mapping[str, Shape], form: CheckpointFormat | Mxfp4Experts, dtype: torch.dtype
 ) -> dict[str, QuantisedMatrix | None]:
     @functools.cache
     def maker(scheme: Scheme) -> Callable[[Shape], QuantisedMatrix | None]:

@@ -43,12 +43,15 @@ class Weights:
         batch_invariant: whether a token's bits must not depend on the batch, which requires `has_triton`; matrices that
             `quantization` may keep then become plain.
         offload: chooses products of layers whose weights stay in host memory; None for none.
+        sinks_seen_from: the last position from which queries look at sinks: later ones see them as if they stood right
+            before the window (StreamingLLM, arXiv 2309.17453, section 3.2). None if all look from their own position.
 
     Attributes:
         kernels: the fastest small operations for device and dtype.
         offload: as given.
         may_capture: whether `QuantisedMatrix.may_capture` holds for all matrices provided so far.
         ranks: as given.
+        sinks_seen_from: as given.
         plain_bytes: bytes of plain tensors provided so far.
         quantised_bytes: bytes of quantised tensors provided so far.
     """
@@ -64,8 +67,9 @@ class Weights:
         quantization: QuantizationName = "none",
         batch_invariant: bool = False,
         offload: WeightOffload | None = None,
+        sinks_seen_from: int | None = None,
     ) -> None:
-        self.offload = offload
+        self.offload, self.sinks_seen_from = offload, sinks_seen_from
         self._batch_invariant = batch_invariant
         self._source = source
         self._norm_offset = norm_offset
@@ -146,10 +150,11 @@ class Weights:
             return self._head(vocabulary_share(weight.dequantised(), self.ranks))
         return self._head(weight if self.ranks.size == 1 else weight.rows(span(weight.shape[0], self.ranks)))
 
-    def router(self, name: str) -> Linear:
+    def router(self, prefix: str, *, has_bias: bool = False) -> Linear:
         """A matrix in float32; it chooses between experts whose scores may be nearly equal."""
-        weight = self.tensor(name, torch.float32)
-        return InvariantLinear(weight) if self._batch_invariant else PlainLinear(weight, None)
+        weight = self.tensor(f"{prefix}.weight", torch.float32)
+        bias = self.tensor(f"{prefix}.bias", torch.float32) if has_bias else None
+        return InvariantLinear(weight, bias) if self._batch_invariant else PlainLinear(weight, bias)
 
     def _head(self, weight: Matrix) -> Linear:
         return make_head(weight, batch_invariant=self._batch_invariant)

@@ -7,16 +7,19 @@ of at most a quarter of the largest weight.
 
 import torch
 
+from bakeoff.reference_engine.errors import CheckpointError
 from bakeoff.reference_engine.quantization.block_scales import PlainScales
 from bakeoff.reference_engine.quantization.look_up import LookUpMatrix, midpoints
 
 BLOCK = 32
 MAGNITUDES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 """By the lower three bits of a code; the fourth is the sign."""
+TABLE = torch.tensor([*MAGNITUDES, *(-magnitude for magnitude in MAGNITUDES)])
+"""By the code, float32 [16]."""
 
 _LARGEST_EXPONENT = 2
 """Largest exponent of an E2M1 number: 4 = 2^2."""
-_BIAS = 127
+BIAS = 127
 """Bias of E8M0 exponents."""
 
 
@@ -26,11 +29,29 @@ def quantised(weight: torch.Tensor) -> LookUpMatrix | None:
         return None
     blocks = weight.float().unflatten(1, (-1, BLOCK))
     _, exponents = torch.frexp(blocks.abs().amax(-1))  # max = m · 2^exponent, 0.5 <= m < 1
-    biased = (exponents - 1 - _LARGEST_EXPONENT + _BIAS).clamp_(0, 2 * _BIAS)
+    biased = (exponents - 1 - _LARGEST_EXPONENT + BIAS).clamp_(0, 2 * BIAS)
     scales = biased.to(torch.uint8).view(torch.float8_e8m0fnu)
     codes = _nearest(blocks / scales.float()[..., None]).flatten(1)
-    magnitudes = torch.tensor(MAGNITUDES, device=weight.device)
-    return LookUpMatrix.of(codes, torch.cat([magnitudes, -magnitudes]), PlainScales(scales), weight.dtype)
+    return LookUpMatrix.of(codes, TABLE.to(weight.device, copy=True), PlainScales(scales), weight.dtype)
+
+
+def from_blocks(blocks: torch.Tensor, scales: torch.Tensor) -> LookUpMatrix:
+    """A matrix as gpt-oss' checkpoints store it.
+
+    Args:
+        blocks: uint8 [rows, blocks of a row, 16]; the lower half of a byte is the earlier code.
+        scales: uint8 [rows, blocks of a row], biased exponents.
+
+    Raises:
+        CheckpointError: their shapes or dtypes do not fit together.
+    """
+    if blocks.shape != (*scales.shape, BLOCK // 2) or {blocks.dtype, scales.dtype} != {torch.uint8}:
+        raise CheckpointError(
+            f"MXFP4 blocks {tuple(blocks.shape)} of {blocks.dtype} do not fit to scales {tuple(scales.shape)} of "
+            f"{scales.dtype}; fetch the checkpoint again"
+        )
+    codes = torch.stack((blocks & 15, blocks >> 4), dim=-1).flatten(1)
+    return LookUpMatrix.of(codes, TABLE.clone(), PlainScales(scales.clone().view(torch.float8_e8m0fnu)), torch.float32)
 
 
 def _nearest(numbers: torch.Tensor) -> torch.Tensor:

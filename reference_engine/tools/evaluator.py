@@ -26,7 +26,13 @@ from bakeoff.reference_engine.attention.torch_backend import TorchAttention
 from bakeoff.reference_engine.core.config import EngineConfig
 from bakeoff.reference_engine.core.files import read_text
 from bakeoff.reference_engine.engine.executors import attention_of, storage_of
-from bakeoff.reference_engine.engine.resolution import cache_layout, demand_of, resolve_config, resolve_device
+from bakeoff.reference_engine.engine.resolution import (
+    cache_layout,
+    demand_of,
+    resolve_config,
+    resolve_device,
+    sinks_seen_from,
+)
 from bakeoff.reference_engine.errors import ConfigError, RequestError
 from bakeoff.reference_engine.kv_cache.storage import allocate_storage
 from bakeoff.reference_engine.loading.checkpoint import Checkpoint, open_checkpoint
@@ -311,6 +317,7 @@ class PerplexityMeter:
             dtype=getattr(torch, self.config.dtype),
             device=self._device,
             quantization=self.config.quantization,
+            sinks_seen_from=sinks_seen_from(self.config),
         )
 
     def measure(self, token_ids: Sequence[int]) -> Perplexity:

@@ -20,9 +20,9 @@ from safetensors.torch import load_file, save_file
 
 from bakeoff.reference_engine.core.files import read_json, read_text
 from bakeoff.reference_engine.engine.resolution import resolve_device
-from bakeoff.reference_engine.errors import ConfigError
+from bakeoff.reference_engine.errors import CheckpointError, ConfigError
 from bakeoff.reference_engine.loading.safetensors import SafetensorsDirectory
-from bakeoff.reference_engine.models.names import layer_prefix
+from bakeoff.reference_engine.models.names import ROUTERS, layer_prefix
 from bakeoff.reference_engine.models.shapes import weight_shapes
 from bakeoff.reference_engine.quantization.activations import observed
 from bakeoff.reference_engine.quantization.formats.base import CheckpointFormat, IntegerScheme, Scheme, stored_modules
@@ -40,7 +40,6 @@ from bakeoff.reference_engine.tools.unfinished import begin, check_new, digest
 WORK = "quantising"
 RECORD = "quantization.json"
 _WEIGHT = ".weight"
-_ROUTER = ".gate.weight"  # chooses between experts whose scores may be nearly equal
 Say = Callable[[str], None]
 
 
@@ -68,6 +67,11 @@ def quantise(
     if "quantization_config" in raw:
         raise ConfigError(f"{source} is quantised already; give the plain checkpoint that it was made from")
     directory, place = SafetensorsDirectory(source), torch.device(resolve_device(device))
+    if missing := weight_shapes(directory.config).keys() - set(directory.names()):
+        raise CheckpointError(
+            f"{source}: it stores {min(missing)} under another name or in a stack with others; checkpoints like this "
+            "one cannot be quantised"
+        )
     plan = quantising.plan(_widths(directory).values())
     plain = _plain_modules(directory, plan.scheme)
     depth = directory.config.num_hidden_layers
@@ -102,7 +106,7 @@ def _widths(source: SafetensorsDirectory) -> dict[str, int]:
     return {
         name.removesuffix(_WEIGHT): shape[1]
         for name, shape in weight_shapes(source.config).items()
-        if name.startswith("model.layers.") and len(shape) == 2 and not name.endswith(_ROUTER)
+        if name.startswith("model.layers.") and len(shape) == 2 and not name.endswith(ROUTERS)
     }
 
 
@@ -117,7 +121,7 @@ def _plain_modules(source: SafetensorsDirectory, scheme: Scheme) -> list[str]:
     if len(unsuited) == len(widths):
         distinct = sorted(set(widths.values()))
         raise ConfigError(f"blocks of the method divide none of the widths {distinct} of the matrices; choose another")
-    return [*(name.removesuffix(_WEIGHT) for name in source.names() if name.endswith(_ROUTER)), *unsuited]
+    return [*(name.removesuffix(_WEIGHT) for name in source.names() if name.endswith(ROUTERS)), *unsuited]
 
 
 class _Budget:

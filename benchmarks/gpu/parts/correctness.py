@@ -12,6 +12,7 @@ from bakeoff.reference_engine.attention.triton_backend import TritonAttention
 from bakeoff.reference_engine.core.quantization_names import KvCacheDtypeName
 from bakeoff.reference_engine.engine.graph_execution import GraphExecutor
 from bakeoff.reference_engine.kernels.cuda import CudaKernels, replace_pending
+from bakeoff.reference_engine.kernels.scoring import PLAIN, Scoring
 from bakeoff.reference_engine.kernels.small_products import multiply
 from bakeoff.reference_engine.kv_cache.block_table import EVERYTHING, RELEASED, Visible, block_list
 from bakeoff.reference_engine.kv_cache.layout import CacheLayout, LayerLayout
@@ -40,6 +41,13 @@ ATTENTION = [
     (2, 4, 256, 16, Visible(700, 70), torch.bfloat16),
     (20, 1, 128, 1, EVERYTHING, torch.bfloat16),
     (4, 2, 64, 16, Visible(33), torch.float32),
+]  # fmt: skip
+# Name, key/value heads of eight, elements of a head, window, bound of scores, learned sinks, queries towards sinks.
+SCORED = [
+    ("bounded scores", 4, 256, EVERYTHING, 5.0, False, False),
+    ("learned sinks", 1, 64, EVERYTHING, None, True, False),
+    ("learned sinks in a window", 1, 64, Visible(128), None, True, False),
+    ("sinks seen from elsewhere", 2, 64, Visible(200, 4), None, False, True),
 ]  # fmt: skip
 
 
@@ -110,6 +118,17 @@ def attention_errors() -> Iterator[tuple[str, float]]:
         for shape in (*decodes, chunks[1:], mixed):
             layout = CacheLayout((LayerLayout(kv_heads, dim, dim, visible),))
             yield f"attention {number}, {kind}", attention_error(layout, shape, group, size, dtype, kind)
+    for name, kv_heads, dim, visible, soft_cap, has_sinks, looks_apart in SCORED:
+        scoring = Scoring(soft_cap=soft_cap, sinks=2 * torch.randn(8, device=CUDA) if has_sinks else None)
+        layout = CacheLayout((LayerLayout(kv_heads, dim, dim, visible),))
+        for shape in (
+            [(700, 1), (3, 1)],
+            [(rng.randrange(900), 1) for _ in range(150)],
+            [(2000, 1), (0, 1300), (90, 40)],
+        ):
+            group, dtype = 8 // kv_heads, torch.bfloat16
+            found = attention_error(layout, shape, group, 16, dtype, scoring=scoring, looks_apart=looks_apart)
+            yield f"attention, {name}", found
 
 
 def attention_error(
@@ -119,6 +138,9 @@ def attention_error(
     size: int,
     dtype: torch.dtype,
     kind: KvCacheDtypeName = "auto",
+    *,
+    scoring: Scoring = PLAIN,
+    looks_apart: bool = False,
 ) -> float:
     layer = layout.layers[0]
     needed = sum(-(-(start + length) // size) for start, length in shape)
@@ -127,7 +149,7 @@ def attention_error(
     )
     store = storage.stores[0]
     order = torch.randperm(needed).tolist()
-    spans, exact, fresh = [], [], []
+    spans, exact, fresh, apart = [], [], [], []
     for part in store.parts:
         part.fill_(float("nan") if part.is_floating_point() else 0x7F)
     for start, length in shape:
@@ -139,16 +161,27 @@ def attention_error(
         fresh.append(torch.cat((query, *cached), dim=1)[start:])
         if isinstance(store, QuantisedStore):
             cached = [store.codec.decode(store.codec.encode(rows.float()), torch.float32) for rows in cached]
-        exact.append(exact_attention(query[start:], *cached, layer.visible))
+        apart.append(torch.randn(length, *query.shape[1:], device=CUDA).to(dtype) if looks_apart else query[start:])
+        exact.append(exact_attention(query[start:], apart[-1], *cached, layer.visible, scoring))
         for index in layer.visible.out_of_window_blocks(start, size):
             table[index] = RELEASED
         spans.append(Span([table], start, length))
     query, key, value = torch.cat(fresh).split(heads, dim=1)
-    attended = TritonAttention(storage).begin_step(spans).attend(0, query, key, value)
+    towards_sinks = torch.cat(apart) if looks_apart else None
+    attended = (
+        TritonAttention(storage).begin_step(spans).attend(0, query, key, value, scoring, towards_sinks=towards_sinks)
+    )
     return error(attended, torch.cat(exact))
 
 
-def exact_attention(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, visible: Visible) -> torch.Tensor:
+def exact_attention(
+    query: torch.Tensor,
+    apart: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    visible: Visible,
+    scoring: Scoring,
+) -> torch.Tensor:
     """Attention of a sequence's last tokens in float64: [tokens, heads · dim]."""
     tokens, heads, dim = query.shape
     place = torch.arange(len(keys), device=CUDA)
@@ -157,8 +190,14 @@ def exact_attention(query: torch.Tensor, keys: torch.Tensor, values: torch.Tenso
     if visible.window is not None:
         hidden |= (place <= now - visible.window) & (place >= visible.sinks)
     keys, values = (part.double().repeat_interleave(heads // part.shape[1], dim=1) for part in (keys, values))
-    scores = torch.einsum("qhd,khd->hqk", query.double(), keys) * dim**-0.5
-    weights = scores.masked_fill(hidden, float("-inf")).softmax(dim=-1)
+    scores, others = (torch.einsum("qhd,khd->hqk", each.double(), keys) * dim**-0.5 for each in (query, apart))
+    scores = torch.where(place < visible.sinks, others, scores)
+    if scoring.soft_cap is not None:
+        scores = scoring.soft_cap * (scores / scoring.soft_cap).tanh()
+    weights = scores.masked_fill(hidden, float("-inf"))
+    if scoring.sinks is not None:
+        weights = torch.cat((weights, scoring.sinks.double()[:, None, None].expand(-1, tokens, 1)), dim=-1)
+    weights = weights.softmax(dim=-1)[..., : len(keys)]
     return torch.einsum("hqk,khd->qhd", weights, values).flatten(1)
 
 

@@ -15,6 +15,7 @@ from bakeoff.reference_engine.quantization.formats.compressed_tensors import (
 )
 from bakeoff.reference_engine.quantization.formats.fp8 import read_fp8
 from bakeoff.reference_engine.quantization.formats.gptq import GptqFormat, read_gptq
+from bakeoff.reference_engine.quantization.formats.mxfp4 import Mxfp4Experts, read_mxfp4
 from bakeoff.reference_engine.quantization.formats.schemes import Fp8Scheme, Int8Scheme, Nf4Scheme
 from bakeoff.reference_engine.quantization.llm_int8 import LlmInt8Matrix
 
@@ -34,7 +35,10 @@ READERS: Mapping[str, Callable[[Mapping[str, Any], str], CheckpointFormat]] = {
 that the engine does not compute exactly."""
 
 
-def format_of(raw: Mapping[str, Any], where: str) -> CheckpointFormat | None:
+_MXFP4 = "mxfp4"
+
+
+def format_of(raw: Mapping[str, Any], where: str) -> CheckpointFormat | Mxfp4Experts | None:
     """The format of a checkpoint; None if it is plain.
 
     Args:
@@ -49,8 +53,10 @@ def format_of(raw: Mapping[str, Any], where: str) -> CheckpointFormat | None:
         return None
     try:
         method = config.get("quant_method")
+        if method == _MXFP4:
+            return read_mxfp4(config, where, str(raw.get("model_type")))
         if method not in READERS:
-            names = ", ".join(map(repr, READERS))
+            names = ", ".join(map(repr, (*READERS, _MXFP4)))
             raise CheckpointError(f"{where}: quant_method {method!r} is not supported, these are: {names}")
         return READERS[method](config, where)
     except KeyError as error:

@@ -27,7 +27,7 @@ PARAMETERS = {
     "qwen3-32b": 32_762_123_264,
     "qwen3-30b-a3b": 30_532_122_624,
     "deepseek-v2-lite": 15_706_484_224,
-    "deepseek-v3": 671_026_404_352,  # less the 58 × 256 biases of its routers, and its layer for a second next token
+    "deepseek-v3": 671_026_419_200,  # less the 58 × 256 biases of its routers, and its layer for a second next token
     "phi-3-mini": 3_821_079_552,
     "smollm2-135m": 134_515_008,
 }

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from bakeoff.reference_engine.attention.base import Span, slot_mapping
 from bakeoff.reference_engine.attention.torch_backend import TorchAttention
+from bakeoff.reference_engine.kernels.scoring import Scoring
 from bakeoff.reference_engine.kv_cache.block_table import RELEASED, Visible
 from bakeoff.reference_engine.kv_cache.layout import CacheLayout, LayerLayout
 from bakeoff.reference_engine.kv_cache.storage import allocate_storage
@@ -131,7 +132,8 @@ def test_values_inside_keys_and_shared_layers_equal_the_naive_twin(shape):
         assert len(store.stores[0].parts) == 1
         assert store.bytes == store.stores[0].parts[0].nbytes
         step = backend(store).begin_step(spans)
-        outputs.append([step.attend(0, query, key[:, :1], None, 0.2), step.attend(1, query, None, None, 0.2)])
+        scoring = Scoring(0.2)
+        outputs.append([step.attend(0, query, key[:, :1], None, scoring), step.attend(1, query, None, None, scoring)])
     for actual, expected in zip(*outputs, strict=True):
         assert actual.shape == (query.shape[0], HEADS * 5)
         torch.testing.assert_close(actual, expected, atol=1e-5, rtol=1e-5)

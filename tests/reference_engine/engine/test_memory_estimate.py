@@ -33,7 +33,11 @@ WIDE = {
     "model_type": "llama", "vocab_size": 512, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2,
     "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512,
 }  # fmt: skip
-NAMES = {"Llama": "llama", "Gemma3": "gemma3_text", "Qwen3Moe": "qwen3_moe", "DeepseekV2": "deepseek_v2"}
+NAMES = {
+    "Gemma3": "gemma3_text", "Qwen2Moe": "qwen2_moe", "Qwen3Moe": "qwen3_moe", "DeepseekV2": "deepseek_v2",
+    "DeepseekV3": "deepseek_v3", "GptOss": "gpt_oss",
+}  # fmt: skip
+"""Where the name of a class is not the lower-case name of its family."""
 FORMATS = {name: config for name, (config, *_) in {**CASES, **BYTE_CASES}.items()}
 
 
@@ -62,7 +66,7 @@ def test_weights_of_each_method(method, dtype):
 @pytest.mark.parametrize("method", ["int4", "fp8", "nf4"])
 @pytest.mark.parametrize(
     "name", ["llama, three layers a cache", "qwen3", "gemma3", "phi3", "mixtral", "qwen3_moe, some layers dense",
-             "deepseek_v2, all options"],
+             "deepseek_v2, all options", "deepseek_v3", "gemma2", "gpt_oss", "qwen2_moe", "smollm3"],
 )  # fmt: skip
 def test_weights_of_each_family(name, method):
     held, counted = loaded({**family(name), "tie_word_embeddings": False}, method)

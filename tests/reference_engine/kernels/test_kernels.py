@@ -15,6 +15,7 @@ from bakeoff.reference_engine.attention.native_backend import NativeAttention
 from bakeoff.reference_engine.kernels import native
 from bakeoff.reference_engine.kernels.cpu import TorchKernels, best_kernels, native_kernels
 from bakeoff.reference_engine.kernels.gemm import TiledLinear, can_tile
+from bakeoff.reference_engine.kernels.scoring import PLAIN, Scoring
 from bakeoff.reference_engine.kv_cache.block_table import EVERYTHING, RELEASED, Visible
 from bakeoff.reference_engine.kv_cache.layout import CacheLayout, LayerLayout
 from bakeoff.reference_engine.kv_cache.storage import allocate_storage
@@ -81,7 +82,7 @@ def test_the_first_of_the_largest_is_found(kernels, dim):
     assert torch.equal(compiled.argmax(rows), TorchKernels().argmax(rows))
 
 
-def attended(backend, layout, spans, dtype, heads, seed=0, scale=None):
+def attended(backend, layout, spans, dtype, heads, seed=0, scoring=PLAIN, *, looks_apart=False):
     torch.manual_seed(seed)
     store = allocate_storage(layout, num_blocks=[300], block_size=BLOCK, dtype=dtype, device=CPU)
     for part in store.stores[0].parts:
@@ -95,7 +96,8 @@ def attended(backend, layout, spans, dtype, heads, seed=0, scale=None):
         )
     )  # fmt: skip
     own_value = None if layer.value_in_key else value
-    return backend(store).begin_step(spans).attend(0, query, key, own_value, scale), store
+    apart = torch.randn(query.shape).to(dtype) if looks_apart else None
+    return backend(store).begin_step(spans).attend(0, query, key, own_value, scoring, towards_sinks=apart), store
 
 
 def spans_of(shape, visible):
@@ -117,16 +119,25 @@ shapes = st.lists(st.tuples(st.integers(0, 50), st.sampled_from([1, 1, 1, 5])), 
     heads=st.sampled_from([(4, 2), (3, 1), (12, 12), (11, 1), (16, 2)]),
     dims=st.sampled_from([(16, 16), (48, 32), (64, 64)]),
     visible=st.sampled_from([EVERYTHING, Visible(9), Visible(6, 5)]),
+    options=st.sampled_from([(None, False), (2.0, False), (None, True), (3.0, True)]),
+    looks_apart=st.booleans(),
     dtype=st.sampled_from(DTYPES),
     seed=st.integers(0, 99),
 )
-def test_any_mix_of_decodes_and_chunks_equals_the_naive_twin(shape, heads, dims, visible, dtype, seed):
+def test_any_mix_of_decodes_and_chunks_equals_the_naive_twin(
+    shape, heads, dims, visible, options, looks_apart, dtype, seed
+):
     torch.manual_seed(seed)
+    soft_cap, has_sinks = options
+    scoring = Scoring(soft_cap=soft_cap, sinks=2 * torch.randn(heads[0]) if has_sinks else None)
     spans = spans_of(shape, visible)
     layout = CacheLayout((LayerLayout(heads[1], *dims, visible),))
     compiled = native_kernels(CPU, dtype)
-    actual, store = attended(lambda storage: NativeAttention(storage, compiled), layout, spans, dtype, heads[0], seed)
-    expected, twin = attended(NaiveAttention, layout, spans, dtype, heads[0], seed)
+    actual, store = attended(
+        lambda storage: NativeAttention(storage, compiled), layout, spans, dtype, heads[0], seed, scoring,
+        looks_apart=looks_apart,
+    )  # fmt: skip
+    expected, twin = attended(NaiveAttention, layout, spans, dtype, heads[0], seed, scoring, looks_apart=looks_apart)
     assert_close(actual, expected)
     assert all(map(torch.equal, store.stores[0].parts, twin.stores[0].parts))
 
@@ -138,9 +149,9 @@ def test_a_latent_cache_equals_the_naive_twin(shape, heads, seed):
     spans = spans_of(shape, EVERYTHING)
     compiled = native_kernels(CPU, torch.float32)
     actual, _ = attended(
-        lambda storage: NativeAttention(storage, compiled), layout, spans, torch.float32, heads, seed, 0.1
+        lambda storage: NativeAttention(storage, compiled), layout, spans, torch.float32, heads, seed, Scoring(0.1)
     )
-    expected, _ = attended(NaiveAttention, layout, spans, torch.float32, heads, seed, 0.1)
+    expected, _ = attended(NaiveAttention, layout, spans, torch.float32, heads, seed, Scoring(0.1))
     torch.testing.assert_close(actual, expected, atol=2e-5, rtol=2e-5)
 
 

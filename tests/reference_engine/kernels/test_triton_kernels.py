@@ -21,7 +21,8 @@ from bakeoff.reference_engine.kernels.cuda import CudaKernels, replace_pending
 from bakeoff.reference_engine.kernels.invariant_products import multiply_invariantly
 from bakeoff.reference_engine.kernels.native import has_triton
 from bakeoff.reference_engine.kernels.row_codes import scaled_codes
-from bakeoff.reference_engine.kv_cache.block_table import RELEASED, Visible, block_list
+from bakeoff.reference_engine.kernels.scoring import PLAIN, Scoring
+from bakeoff.reference_engine.kv_cache.block_table import EVERYTHING, RELEASED, Visible, block_list
 from bakeoff.reference_engine.kv_cache.layout import CacheLayout, LayerLayout
 from bakeoff.reference_engine.kv_cache.quantised import store_maker
 from bakeoff.reference_engine.kv_cache.storage import allocate_storage
@@ -187,7 +188,7 @@ def storage_of(layout, size, dtype, kind="auto"):
     return storage, [part for store in storage.stores for part in store.parts]
 
 
-def compare(layout, shape, size, dtype, group, scale=None, kind="auto"):
+def compare(layout, shape, size, dtype, group, scoring=PLAIN, kind="auto", *, looks_apart=False):
     """All layers of one step against float32 attention, one token and head at a time."""
     torch.manual_seed(len(shape))
     storage, parts = storage_of(layout, size, dtype, kind)
@@ -205,10 +206,10 @@ def compare(layout, shape, size, dtype, group, scale=None, kind="auto"):
         query, key, value = heads.split([kv_heads * group, kv_heads, kv_heads], dim=1)
         if layer.shares is not None:
             key = value = None
-        exact = twin.attend(index, query.float(), *(part if part is None else part.float() for part in (key, value)))
-        if scale is not None:
-            exact = twin.attend(index, query.float(), None, None, scale)
-        attended = step.attend(index, query, key, value, scale)
+        new = (part if part is None else part.float() for part in (key, value))
+        apart = torch.randn(query.shape) if looks_apart else None
+        exact = twin.attend(index, query.float(), *new, scoring, towards_sinks=apart)
+        attended = step.attend(index, query, key, value, scoring, towards_sinks=apart)
         bound = 1e-5 if dtype == torch.float32 else 5e-3
         torch.testing.assert_close(attended.float(), exact, atol=bound, rtol=bound)
     assert all(torch.equal(part.float(), twin.float()) for part, twin in zip(parts, exact_parts, strict=True))
@@ -227,7 +228,25 @@ def compare(layout, shape, size, dtype, group, scale=None, kind="auto"):
 )
 def test_steps_equal_float32_attention(shape, size, kv_heads, group, dim, dtype):
     layout = CacheLayout((LayerLayout(kv_heads, dim, dim),))
-    compare(layout, shape, size, dtype, group, scale=0.3 if dim == 64 else None)
+    compare(layout, shape, size, dtype, group, Scoring(0.3) if dim == 64 else PLAIN)
+
+
+@pytest.mark.parametrize("visible", [EVERYTHING, Visible(20, 5)], ids=str)
+@pytest.mark.parametrize(("soft_cap", "has_sinks"), [(2.0, False), (None, True), (3.0, True)])
+def test_bounded_scores_and_learned_sinks_equal_float32_attention(monkeypatch, visible, soft_cap, has_sinks):
+    """However many parts the keys of a decode are split into, and however long a chunk is."""
+    monkeypatch.setattr(triton_backend, "LONG_CHUNK", 10)
+    scoring = Scoring(soft_cap=soft_cap, sinks=2 * torch.randn(6) if has_sinks else None)
+    layout = CacheLayout((LayerLayout(2, 32, 32, visible),))
+    for shape in ([(200, 1), (13, 1)], [(40, 1)] * 9, [(5, 1), (0, 12), (17, 7)]):
+        compare(layout, shape, 4, torch.float32, 3, scoring)
+
+
+@pytest.mark.parametrize("visible", [Visible(20, 5), Visible(70, 66), EVERYTHING], ids=str)
+def test_queries_of_their_own_towards_sinks_equal_float32_attention(visible):
+    layout = CacheLayout((LayerLayout(2, 32, 32, visible),))
+    for shape in ([(200, 1), (13, 1), (2, 1)], [(40, 1)] * 9, [(5, 1), (0, 12), (80, 7)]):
+        compare(layout, shape, 4, torch.float32, 3, looks_apart=True)
 
 
 @pytest.mark.parametrize("visible", [Visible(9), Visible(20, 5), Visible(70, 66)], ids=str)

@@ -21,6 +21,8 @@ OLD_YARN = {
     "original_max_position_embeddings": 4096,
 }  # fmt: skip
 LONG = {"type": "longrope", "short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [1.0, 2.0, 4.0, 8.0]}
+FOUR_FACTORS = dict(LONG)  # Transformers adds to the other one
+SHORT = LONG | {"short_factor": [1.0, 1.1, 1.2], "long_factor": [1.0, 2.0, 4.0]}
 # As they are on the hub, or were in older versions of Transformers.
 WRITTEN = {
     "llama": (hf.LlamaConfig, {"rope_theta": 5.0, "rope_scaling": {"type": "linear", "factor": 2.0}}),
@@ -28,10 +30,17 @@ WRITTEN = {
     "qwen2": (hf.Qwen2Config, {"use_sliding_window": True, "max_window_layers": 3, "num_key_value_heads": 2}),
     "qwen3": (hf.Qwen3Config, {"num_key_value_heads": 2, "sliding_window": None}),
     "gemma3_text": (hf.Gemma3TextConfig, {"sliding_window": 512, "rope_local_base_freq": 10000, "rope_theta": 1e6}),
+    "gemma2": (hf.Gemma2Config, {"sliding_window": 512, "head_dim": 16}),
+    "gpt_oss": (hf.GptOssConfig, {"num_local_experts": 16, "head_dim": 16, "rope_theta": 150000}),
+    "smollm3": (hf.SmolLM3Config, {"rope_theta": 5e6}),
     "mixtral": (hf.MixtralConfig, {}),
     "phi3": (
         hf.Phi3Config,
         {"rope_scaling": LONG, "max_position_embeddings": 131072, "original_max_position_embeddings": 2048},
+    ),
+    "qwen2_moe": (
+        hf.Qwen2MoeConfig,
+        {"num_experts": 16, "use_sliding_window": True, "max_window_layers": 5, "num_key_value_heads": 8},
     ),
     "qwen3_moe": (hf.Qwen3MoeConfig, {"num_experts": 16, "head_dim": 16, "norm_topk_prob": True}),
     "deepseek_v2": (
@@ -40,6 +49,13 @@ WRITTEN = {
             "num_experts_per_tok": 6, "topk_method": "group_limited_greedy", "n_group": 8, "topk_group": 3,
             "max_position_embeddings": 163840, "rope_scaling": OLD_YARN, "scoring_func": "softmax",
             "moe_layer_freq": 1,
+        },
+    ),
+    "deepseek_v3": (
+        hf.DeepseekV3Config,
+        {
+            "topk_method": "noaux_tc", "max_position_embeddings": 163840, "rope_scaling": OLD_YARN | {"mscale": 1.0},
+            "scoring_func": "sigmoid", "moe_layer_freq": 1, "num_key_value_heads": 8,
         },
     ),
 }  # fmt: skip
@@ -65,7 +81,7 @@ def test_old_and_short_configs_mean_what_transformers_takes_them_for(model_type)
 
 
 def test_an_unknown_family_is_refused_with_a_list_of_those_that_are_known():
-    with pytest.raises(CheckpointError, match=r"'mamba' is not supported, these are: 'deepseek_v2', .*'qwen3_moe'$"):
+    with pytest.raises(CheckpointError, match=r"'mamba' is not supported, these are: 'deepseek_v2', .*'smollm3'$"):
         config_from_hf(SIZES | {"model_type": "mamba"}, "config.json")
     with pytest.raises(CheckpointError, match="model_type None is not supported"):
         config_from_hf(SIZES, "config.json")
@@ -111,6 +127,15 @@ def test_an_unknown_family_is_refused_with_a_list_of_those_that_are_known():
         ("gemma3_text", {"hidden_activation": "gelu"}, "hidden_activation 'gelu' .* only 'gelu_pytorch_tanh' is"),
         ("gemma3_text", {"final_logit_softcapping": 30.0}, "final_logit_softcapping 30.0 is not supported"),
         ("gemma3_text", {"use_bidirectional_attention": True}, "use_bidirectional_attention True is not supported"),
+        ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5 is not supported"),
+        ("phi3", {"partial_rotary_factor": 0.75, "rope_scaling": FOUR_FACTORS}, "short_factor .* be 3 pos"),
+        ("phi3", {"partial_rotary_factor": 0.4, "rope_scaling": None}, "0.4 of head_dim 8 is not an even number"),
+        ("gemma2", {"hidden_activation": "relu"}, "hidden_activation 'relu' .* only 'gelu_pytorch_tanh' is"),
+        ("gemma2", {"final_logit_softcapping": -1.0}, "final_logit_softcapping -1.0 is not positive"),
+        ("smollm3", {"no_rope_layers": [1, 0]}, "a field is not of its type or range"),
+        ("gpt_oss", {"swiglu_limit": "low"}, "a field is not of its type or range"),
+        ("deepseek_v3", {"scoring_func": "softmax"}, "scoring_func 'softmax' is not supported, only 'sigmoid' is"),
+        ("deepseek_v3", {"n_group": 7}, "cannot be chosen"),
         ("mixtral", {"num_experts_per_tok": 9}, "9 experts per token cannot be chosen"),
         ("qwen3_moe", {"num_experts": 0}, "experts per token cannot be chosen"),
         ("deepseek_v2", {"topk_method": "noaux_tc"}, "topk_method 'noaux_tc' is not supported"),
@@ -133,6 +158,17 @@ def test_gemmas_every_sixth_layer_sees_everything():
 def test_qwens_windows_begin_at_a_layer_and_only_if_they_are_switched_on():
     assert read("qwen2").windows == (None,) * 3 + (4096,) * 4
     assert read("qwen2", use_sliding_window=False).windows == (None,) * 7
+
+
+def test_of_phi4_mini_only_a_part_of_each_head_is_rotated():
+    config = read("phi3", partial_rotary_factor=0.75, rope_scaling=SHORT)
+    assert (config.head_dim, config.rotary_dim) == (8, 6)
+
+
+def test_of_a_model_that_takes_images_the_text_decoder_is_read():
+    text = {name: value for name, value in raw("gemma3_text").items() if name != "rope_theta"}
+    whole = {"model_type": "gemma3", "text_config": text, "vision_config": {"hidden_size": 8}, "eos_token_id": [1, 106]}
+    assert config_from_hf(whole, "x") == dataclasses.replace(config_from_hf(text, "x"), eos_token_ids=(1, 106))
 
 
 @pytest.mark.parametrize("earlier", ["su", "yarn"])

@@ -30,6 +30,13 @@ LATENT = {
     "num_key_value_heads": 4, "n_routed_experts": 8, "n_shared_experts": 2, "first_k_dense_replace": 1, **EXPERTS,
 }  # fmt: skip
 
+LATENT_V3 = LATENT | {"n_shared_experts": 1, "n_group": 4, "topk_group": 2, "routed_scaling_factor": 1.5}
+QWEN2_EXPERTS = EXPERTS | {"num_experts": 6, "shared_expert_intermediate_size": 48}
+THREE_QUARTERS = LONGROPE | {
+    "short_factor": [1 + 0.1 * i for i in range(6)], "long_factor": [1.0 + i for i in range(6)], "factor": 4.0,
+    "partial_rotary_factor": 0.75,
+}  # fmt: skip
+
 FAMILIES = {
     "llama": ("Llama", {"tie_word_embeddings": True}),
     "llama, yarn": ("Llama", {"rope_parameters": YARN}),
@@ -57,6 +64,22 @@ FAMILIES = {
             },
         },
     ),
+    "gemma2": (
+        "Gemma2",
+        {
+            "head_dim": 32, "sliding_window": WINDOW, "query_pre_attn_scalar": 10, "initializer_range": 0.05,
+            "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0, "tie_word_embeddings": True,
+        },
+    ),
+    "gpt_oss": (
+        "GptOss", {"head_dim": 16, "sliding_window": WINDOW, "num_local_experts": 6, "num_experts_per_tok": 2,
+                   "swiglu_limit": 0.6, "rope_parameters": YARN | {"truncate": False}},
+    ),
+    "smollm3": ("SmolLM3", {"no_rope_layer_interval": 2, "tie_word_embeddings": True}),
+    "smollm3, windows": (
+        "SmolLM3",
+        {"no_rope_layers": [1, 0, 0, 1], "use_sliding_window": True, "sliding_window": WINDOW, "attention_bias": True},
+    ),
     "phi3": ("Phi3", {"sliding_window": WINDOW}),
     "phi3, short factors": (
         "Phi3", {"original_max_position_embeddings": 256, "rope_parameters": LONGROPE | {"factor": 4.0}},
@@ -65,8 +88,23 @@ FAMILIES = {
     "phi3, long factors": (
         "Phi3", {"original_max_position_embeddings": 1, "rope_parameters": LONGROPE | {"attention_factor": 1.2}},
     ),
+    "phi3, three quarters of each head": (
+        "Phi3",
+        {
+            "original_max_position_embeddings": 256, "partial_rotary_factor": 0.75, "rope_parameters": THREE_QUARTERS,
+            "tie_word_embeddings": True,
+        },
+    ),
     "mixtral": ("Mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2}),
     "mixtral, window": ("Mixtral", {"num_local_experts": 3, "num_experts_per_tok": 1, "sliding_window": WINDOW}),
+    "qwen2_moe": ("Qwen2Moe", QWEN2_EXPERTS),
+    "qwen2_moe, some layers dense": (
+        "Qwen2Moe",
+        QWEN2_EXPERTS | {
+            "decoder_sparse_step": 2, "use_sliding_window": True, "sliding_window": WINDOW, "max_window_layers": 3,
+            "norm_topk_prob": True, "qkv_bias": False,
+        },
+    ),
     "qwen3_moe": ("Qwen3Moe", {"head_dim": 16, "num_experts": 6, "norm_topk_prob": True, **EXPERTS}),
     "qwen3_moe, some layers dense": (
         "Qwen3Moe",
@@ -84,6 +122,14 @@ FAMILIES = {
             "rope_parameters": YARN | {"mscale": 0.7, "mscale_all_dim": 0.9},
         },
     ),
+    "deepseek_v3": ("DeepseekV3", LATENT_V3),
+    "deepseek_v3, other options": (
+        "DeepseekV3",
+        LATENT_V3 | {
+            "q_lora_rank": 20, "n_group": 1, "topk_group": 1, "norm_topk_prob": False, "rope_interleave": False,
+            "rope_parameters": YARN | {"mscale": 0.9, "mscale_all_dim": 0.9},
+        },
+    ),
 }  # fmt: skip
 
 
@@ -95,9 +141,11 @@ def make_family(name, **more):
     config = getattr(hf, f"{kind}{text}Config")(**COMMON | changes)
     model = getattr(hf, f"{kind}ForCausalLM")(config).eval()
     with torch.no_grad():
-        for parameter in model.parameters():
-            if parameter.ndim == 1:
-                parameter.add_(torch.randn_like(parameter) * 0.3)
+        corrections = [buffer for name, buffer in model.named_buffers() if name.endswith("correction_bias")]
+        stacked_biases = [parameter for name, parameter in model.named_parameters() if name.endswith("proj_bias")]
+        vectors = [parameter for parameter in model.parameters() if parameter.ndim == 1]
+        for numbers in (*vectors, *corrections, *stacked_biases):
+            numbers.add_(torch.randn_like(numbers) * 0.3)
     if "cla_factor" in changes:
         share_caches(model, changes["cla_factor"])
     return model

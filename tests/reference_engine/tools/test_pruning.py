@@ -253,9 +253,9 @@ def test_models_that_cannot_be_pruned_are_named(capsys, monkeypatch, tmp_path, c
     (tmp_path / "m.gguf").write_bytes(b"GGUF")
     assert main(["prune", str(tmp_path / "m.gguf"), *rest]) == 2
     assert "is a file; convert it first" in capsys.readouterr().err
-    (tmp_path / "config.json").write_text((checkpoint_dir / "config.json").read_text().replace('"llama"', '"gemma3"'))
+    (tmp_path / "config.json").write_text((checkpoint_dir / "config.json").read_text().replace('"llama"', '"mamba"'))
     assert main(["prune", str(tmp_path), *rest]) == 2
-    assert "model_type 'gemma3' is not supported" in capsys.readouterr().err
+    assert "model_type 'mamba' is not supported" in capsys.readouterr().err
     monkeypatch.setattr(transformers_model.importlib.util, "find_spec", lambda _: None)
     assert main(["prune", str(checkpoint_dir), *rest]) == 2
     assert (

@@ -1,4 +1,4 @@
-"""DeepSeek-V2 (arXiv:2405.04434): multi-head latent attention, and shared experts besides routed ones.
+"""DeepSeek-V2 (arXiv 2405.04434) and V3 (arXiv 2412.19437): multi-head latent attention, and shared experts.
 
 The cache holds one short vector per token for all heads: a latent, from which each head's key and value could be
 projected, followed by the rotated part of the key. These projections are absorbed (section 2.1.2): the one to keys is
@@ -9,11 +9,11 @@ import torch
 
 from bakeoff.reference_engine.attention.base import AttentionStep
 from bakeoff.reference_engine.kernels.cpu import Kernels
-from bakeoff.reference_engine.models.config_readers import DeepseekV2Config
+from bakeoff.reference_engine.kernels.scoring import Scoring
+from bakeoff.reference_engine.models.config_readers import DeepseekConfig
 from bakeoff.reference_engine.models.decoder import Decoder, Rotations, pre_norm_decoder
-from bakeoff.reference_engine.models.experts import Experts
+from bakeoff.reference_engine.models.experts import feed_forward
 from bakeoff.reference_engine.models.linear import Linear, make_linear
-from bakeoff.reference_engine.models.mlp import FeedForward, GatedMlp
 from bakeoff.reference_engine.models.names import layer_prefix
 from bakeoff.reference_engine.models.rope import halves_from_pairs
 from bakeoff.reference_engine.models.weights import Weights
@@ -24,9 +24,10 @@ _LATENT_EPS = 1e-6  # of the norms of latents, independent of rms_norm_eps
 class LatentAttention:
     """One layer's attention; a `Mixer`. Every rank computes and caches the latents, which all heads share."""
 
-    def __init__(self, config: DeepseekV2Config, index: int, weights: Weights) -> None:
+    def __init__(self, config: DeepseekConfig, index: int, weights: Weights) -> None:
         prefix = f"{layer_prefix(index)}self_attn."
         self._index, self._config, self._kernels = index, config, weights.kernels
+        self._scoring = Scoring(config.attention_scale)
         self._query = _query_projection(config, prefix, weights)
         down = f"{prefix}kv_a_proj_with_mqa"
         bias = _turned_last(weights.tensor(f"{down}.bias")[:, None], config)[:, 0] if config.attention_bias else None
@@ -44,7 +45,7 @@ class LatentAttention:
         query = self._query(normed).view(rows, heads, -1)
         plain, query_turned = query.split([config.qk_nope_head_dim, config.head_dim], dim=-1)
         latent, key_turned = self._latent(normed)[:, None].split(split, dim=-1)
-        turned = self._kernels.apply_rope(torch.cat((query_turned, key_turned), dim=1), *rotations[0])
+        turned = self._kernels.apply_rope(torch.cat((query_turned, key_turned), dim=1), *rotations.own[0])
         latent = self._kernels.add_rms_norm(latent[:, 0].contiguous(), None, self._latent_norm, _LATENT_EPS)
         absorbed = torch.bmm(plain.transpose(0, 1), self._to_latent).transpose(0, 1)
         attended = attention.attend(
@@ -52,13 +53,13 @@ class LatentAttention:
             torch.cat((absorbed, turned[:, :heads]), dim=-1),
             torch.cat((latent[:, None], turned[:, heads:]), dim=-1),
             None,
-            config.attention_scale,
+            self._scoring,
         )
         values = torch.bmm(attended.view(rows, heads, -1).transpose(0, 1), self._from_latent)
         return self._out(values.transpose(0, 1).flatten(1))
 
 
-def _query_projection(config: DeepseekV2Config, prefix: str, weights: Weights) -> Linear:
+def _query_projection(config: DeepseekConfig, prefix: str, weights: Weights) -> Linear:
     """Projection of rows to the queries of this rank's heads, through a latent if the model has one."""
     name = "q_proj" if config.q_lora_rank is None else "q_b_proj"
     heads = weights.outputs(f"{prefix}{name}.weight").unflatten(0, (config.num_attention_heads, -1))
@@ -80,33 +81,20 @@ class _LatentQuery:
         return self._up(self._kernels.add_rms_norm(self._down(rows), None, self._norm, _LATENT_EPS))
 
 
-def _turned_last(rows: torch.Tensor, config: DeepseekV2Config) -> torch.Tensor:
+def _turned_last(rows: torch.Tensor, config: DeepseekConfig) -> torch.Tensor:
     """Weights [..., dim, in_features] with the rotated outputs, the last `head_dim`, in half-split layout."""
+    if not config.rope_interleave:
+        return rows
     plain, turned = rows.split([rows.shape[-2] - config.head_dim, config.head_dim], dim=-2)
     return torch.cat((plain, halves_from_pairs(turned)), dim=-2)
 
 
-class SharedAndRouted:
-    """Shared and routed experts of a layer; a `FeedForward`."""
-
-    def __init__(self, config: DeepseekV2Config, weights: Weights, prefix: str) -> None:
-        self._routed = Experts(config, weights, prefix)
-        self._shared = GatedMlp(weights, f"{prefix}shared_experts.")
-
-    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """See `FeedForward`."""
-        return self._routed(rows).add_(self._shared(rows))
-
-
-def build(config: DeepseekV2Config, weights: Weights, max_positions: int) -> Decoder:
+def build(config: DeepseekConfig, weights: Weights, max_positions: int) -> Decoder:
     """See `registry.Family`."""
-
-    def mlp(index: int) -> FeedForward:
-        prefix = f"{layer_prefix(index)}mlp."
-        if index in config.dense_layers:
-            return GatedMlp(weights, prefix)
-        return SharedAndRouted(config, weights, prefix)
-
     return pre_norm_decoder(
-        config, weights, max_positions, mixer=lambda i: LatentAttention(config, i, weights), mlp=mlp
+        config,
+        weights,
+        max_positions,
+        mixer=lambda i: LatentAttention(config, i, weights),
+        mlp=lambda i: feed_forward(config, i, weights),
     )

@@ -1,10 +1,13 @@
-"""Mixtral (arXiv 2401.04088): Mistral with experts in every layer."""
+"""Decoders with experts that differ in options only, which their configs name.
+
+Mixtral (arXiv 2401.04088), Qwen2-MoE (arXiv 2407.10671), whose layers also have a network for all tokens, and Qwen3
+with experts (arXiv 2505.09388).
+"""
 
 from bakeoff.reference_engine.models.config_readers import MoeConfig
 from bakeoff.reference_engine.models.decoder import Decoder, pre_norm_decoder
-from bakeoff.reference_engine.models.experts import Experts
+from bakeoff.reference_engine.models.experts import feed_forward
 from bakeoff.reference_engine.models.gqa import GroupedQueryAttention
-from bakeoff.reference_engine.models.names import layer_prefix
 from bakeoff.reference_engine.models.weights import Weights
 
 
@@ -15,5 +18,5 @@ def build(config: MoeConfig, weights: Weights, max_positions: int) -> Decoder:
         weights,
         max_positions,
         mixer=lambda i: GroupedQueryAttention(config, i, weights),
-        mlp=lambda i: Experts(config, weights, f"{layer_prefix(i)}block_sparse_moe.", parts=("w1", "w3", "w2")),
+        mlp=lambda i: feed_forward(config, i, weights),
     )
