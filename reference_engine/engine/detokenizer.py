@@ -92,7 +92,7 @@ class StopMatcher:
             position, stop = min(hits)
             self._held = ""
             return pending[: position + len(stop) * self._include], stop
-        keep = max(_overlap(pending, stop) for stop in self._stops)
+        keep = max(overlap(pending, stop) for stop in self._stops)
         self._held = pending[len(pending) - keep :]
         return pending[: len(pending) - keep], None
 
@@ -102,6 +102,6 @@ class StopMatcher:
         return held
 
 
-def _overlap(text: str, stop: str) -> int:
+def overlap(text: str, stop: str) -> int:
     """Length of the longest suffix of `text` that is a proper prefix of `stop`."""
     return next((size for size in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:size])), 0)

@@ -113,6 +113,11 @@ class Tokenizer:
         """The bytes of single tokens in UTF-8, each found once; those of a part of a character are its own."""
         return self._bytes
 
+    def is_special(self, text: str) -> bool:
+        """Whether a text is a special token, which `skip_special_tokens` leaves out."""
+        token_id = self.backend.token_to_id(text)
+        return token_id is not None and not self.token_texts(skip_special_tokens=True)[token_id]
+
     def render_chat(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> str:  # noqa: ANN401 (Jinja)
         """Renders the prompt text of a chat.
 

@@ -1,5 +1,6 @@
 """Response bodies in the format of vLLM and OpenAI, encoded by msgspec, one call per message."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -52,7 +53,19 @@ class TextLogprobs(msgspec.Struct):
     tokens: list[str]
     token_logprobs: list[float | None]
     text_offset: list[int]
-    top_logprobs: list[dict[str, float]] | None = None
+    top_logprobs: list[dict[str, float] | None] | None = None
+
+    def followed_by(self, other: "TextLogprobs") -> "TextLogprobs":
+        """These entries, then those of later tokens."""
+        best = None
+        if self.top_logprobs is not None or other.top_logprobs is not None:
+            best = [*(self.top_logprobs or ()), *(other.top_logprobs or ())]
+        return TextLogprobs(
+            [*self.tokens, *other.tokens],
+            [*self.token_logprobs, *other.token_logprobs],
+            [*self.text_offset, *other.text_offset],
+            best,
+        )
 
 
 class Alternative(msgspec.Struct):
@@ -103,12 +116,29 @@ class TextChoice(msgspec.Struct):
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
 
 
+class FunctionCall(msgspec.Struct, omit_defaults=True):
+    """The function of a call, and its arguments in JSON, or the next characters of them."""
+
+    name: str | None = None
+    arguments: str | None = None
+
+
+class ToolCall(msgspec.Struct, omit_defaults=True):
+    """A call of a function or, in a stream, a piece of one, which then has an index."""
+
+    index: int | None = None
+    id: str | None = None
+    type: str | None = None
+    function: FunctionCall | None = None
+
+
 class Message(msgspec.Struct, omit_defaults=True):
     """A chat message or a piece of one."""
 
     role: str | None = None
     content: str | None = None
     reasoning_content: str | None = None
+    tool_calls: list[ToolCall] | None = None
 
 
 class ChatChoice(msgspec.Struct):
@@ -184,8 +214,29 @@ def text_logprobs(events: list[TokenEvent], offset: int = 0) -> TextLogprobs | N
         offsets.append(length)
         length += len(event.text)
     tokens = [_spelt(event.token_text or "", event.token_bytes) for event in events]
-    best = None if events[0].alternatives is None else [_best_by_text(event) for event in events]
+    best: list[dict[str, float] | None] | None = None
+    if events[0].alternatives is not None:
+        best = [_best_by_text(event) for event in events]
     return TextLogprobs(tokens, [event.logprob for event in events], offsets, best)
+
+
+def echoed_logprobs(prompt: Sequence[int], scores: Sequence[PromptLogprob], texts: Mapping[int, str]) -> TextLogprobs:
+    """Log-probabilities of a prompt that an answer repeats; null for its first token.
+
+    Args:
+        prompt: token ids.
+        scores: of each of them but the first.
+        texts: of single tokens.
+    """
+    tokens = [texts[token] for token in prompt]
+    offsets = [0, *itertools.accumulate(map(len, tokens[:-1]))]
+    has_alternatives = any(score.alternatives for score in scores)
+    best: list[dict[str, float] | None] = [None]
+    for score in scores:
+        ranked = {texts[token]: _finite(value) for token, value in reversed(score.alternatives)}
+        best.append(ranked | {texts[score.token_id]: _finite(score.logprob)})
+    values = [None, *(_finite(score.logprob) for score in scores)]
+    return TextLogprobs(tokens, values, offsets, best if has_alternatives else None)
 
 
 def _best_by_text(event: TokenEvent) -> dict[str, float]:

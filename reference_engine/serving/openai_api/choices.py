@@ -11,8 +11,8 @@ from bakeoff.reference_engine.engine.text_writer import Text, TextWriter
 from bakeoff.reference_engine.errors import RequestError
 from bakeoff.reference_engine.loading.tokenizer import Tokenizer
 from bakeoff.reference_engine.serving.core.streams import TokenStream
-from bakeoff.reference_engine.serving.openai_api.fields import GenerationFields, alternatives_of
-from bakeoff.reference_engine.serving.openai_api.reasoning import ReasoningSplitter
+from bakeoff.reference_engine.serving.openai_api.answer_parts import AnswerReader
+from bakeoff.reference_engine.serving.openai_api.fields import GenerationFields, alternatives_of, is_echo_alone
 
 
 class TokenEvent(msgspec.Struct, frozen=True, gc=False):
@@ -49,6 +49,7 @@ class Choice:
         request: as submitted to the engine.
         fields: the HTTP request it belongs to.
         tokenizer: the checkpoint's.
+        skip_special_tokens: whether special tokens have no text; None for the request's wish.
     """
 
     __slots__ = (
@@ -60,19 +61,29 @@ class Choice:
         "_sum_logprobs",
         "_writer",
         "detokenize_s",
+        "echo",
         "index",
+        "is_echo_alone",
         "is_finished",
         "num_cached_tokens",
         "num_characters",
         "prompt_logprobs",
         "prompt_token_ids",
-        "reasoning",
+        "reader",
         "request_id",
         "token_bytes",
         "token_texts",
     )
 
-    def __init__(self, index: int, request: Request, fields: GenerationFields, tokenizer: Tokenizer) -> None:
+    def __init__(
+        self,
+        index: int,
+        request: Request,
+        fields: GenerationFields,
+        tokenizer: Tokenizer,
+        *,
+        skip_special_tokens: bool | None = None,
+    ) -> None:
         self.index = index
         self.request_id = request.request_id
         self.prompt_token_ids = request.token_ids[: request.prompt_len]
@@ -82,7 +93,9 @@ class Choice:
         self.prompt_logprobs: tuple[PromptLogprob, ...] | None = (
             None  # with the first token of the prompt's first choice
         )
-        self.reasoning: ReasoningSplitter | None = None  # of a chat with a model that reasons
+        self.reader: AnswerReader | None = None  # of a chat whose answers have parts
+        self.echo: str | None = None  # the prompt's text, if the answer repeats it
+        self.is_echo_alone = is_echo_alone(fields)
         self.detokenize_s = 0.0  # seconds of turning tokens into text
         self._phases = Phases(0.0, 0.0, 0.0)  # from the engine's last report
         self._decode_s = 0.0
@@ -97,13 +110,13 @@ class Choice:
             [fields.stop] if isinstance(fields.stop, str) else fields.stop or [],
             min_tokens=request.sampling.min_tokens,
             include_stop=fields.include_stop_str_in_output,
-            skip_special_tokens=fields.skip_special_tokens,
+            skip_special_tokens=fields.skip_special_tokens if skip_special_tokens is None else skip_special_tokens,
         )
 
     @property
     def num_output(self) -> int:
-        """Tokens so far."""
-        return self._writer.num_tokens
+        """Tokens of the answer so far, without those of an echo."""
+        return 0 if self.is_echo_alone else self._writer.num_tokens
 
     @property
     def phases(self) -> Phases:

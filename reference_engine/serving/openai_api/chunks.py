@@ -59,7 +59,7 @@ class ChunkEncoder:
     def _event(self, event: TokenEvent) -> bytes:
         if event.finish_reason is not None or event.logprob is not None or self._has_usage:
             return self._event_in_full(event)
-        if self._choices[event.index].reasoning is not None:  # the field of the text changes
+        if self._choices[event.index].reader is not None:  # the field of the text changes
             return self._event_in_full(event)
         around = self._around.get(event.index)
         if around is None:

@@ -3,7 +3,13 @@
 from typing import Any
 
 from bakeoff.reference_engine.errors import RequestError
-from bakeoff.reference_engine.serving.openai_api.fields import ChatFields, GenerationFields, answers_of, candidates_of
+from bakeoff.reference_engine.serving.openai_api.fields import (
+    ChatFields,
+    CompletionFields,
+    GenerationFields,
+    answers_of,
+    candidates_of,
+)
 from bakeoff.reference_engine.serving.openai_api.structured_output import wishes_of
 
 
@@ -22,6 +28,8 @@ def check_combinations(fields: GenerationFields) -> None:
     max_tokens = max_tokens_of(fields)
     if max_tokens is not None and (fields.min_tokens or 0) > max_tokens:
         raise RequestError(f"min_tokens {fields.min_tokens} is more than max_tokens", param="min_tokens")
+    if isinstance(fields, CompletionFields):
+        _check_echo(fields)
     if isinstance(fields, ChatFields) and fields.top_logprobs and not fields.logprobs:
         raise RequestError("top_logprobs needs logprobs: true", param="top_logprobs")
     if fields.prompt_logprobs is not None and fields.stream:
@@ -29,6 +37,15 @@ def check_combinations(fields: GenerationFields) -> None:
     _check_best_of(fields)
     _check_beam_search(fields)
     _check_structured_output(fields)
+
+
+def _check_echo(fields: CompletionFields) -> None:
+    if fields.max_tokens == 0 and not fields.echo:
+        raise RequestError("max_tokens 0 needs echo: true; there would be no answer", param="max_tokens")
+    if fields.echo and fields.stream and (fields.logprobs is not None or fields.max_tokens == 0):
+        raise RequestError("echo with logprobs, or without output, is not in streams; leave out stream", param="echo")
+    if fields.echo and fields.use_beam_search:
+        raise RequestError("echo contradicts use_beam_search; leave out one of the two", param="echo")
 
 
 def _check_best_of(fields: GenerationFields) -> None:

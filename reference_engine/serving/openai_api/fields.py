@@ -12,19 +12,15 @@ import msgspec
 from bakeoff.reference_engine.core.request import LAST_KEY, RAREST, STEEPEST, STRONGEST, Watermark
 
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "echo": (False,),
     "functions": ([],),
     "stream_interval": (1,),
     "suffix": ("",),
-    "tool_choice": ("none", "auto"),
-    "tools": ([],),
 }
 """Fields that are not implemented, and their harmless values; null is harmless too."""
 
 IGNORED = (
     "metadata",
     "modalities",
-    "parallel_tool_calls",
     "prompt_cache_key",
     "prompt_cache_retention",
     "request_id",
@@ -55,6 +51,22 @@ Prompts = Annotated[
 Message = Annotated[
     dict[str, Any],
     msgspec.Meta(extra_json_schema={"required": ["role"], "properties": {"role": {"type": "string"}}}),
+]
+Tool = Annotated[
+    dict[str, Any],
+    msgspec.Meta(
+        extra_json_schema={
+            "required": ["type", "function"],
+            "properties": {
+                "type": {"const": "function"},
+                "function": {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}},
+            },
+        }
+    ),
+]
+ToolChoice = Annotated[
+    str | dict[str, Any],
+    msgspec.Meta(extra_json_schema={"description": "none, auto, required, or the function that must be called"}),
 ]
 
 
@@ -158,7 +170,8 @@ class CompletionFields(GenerationFields, forbid_unknown_fields=True, kw_only=Tru
     prompt: str | Prompts
     logprobs: Alternatives | None = None
     add_special_tokens: bool = True
-    echo: Any = None  # NEUTRAL
+    max_tokens: NonNegative | None = None  # 0 only with echo
+    echo: bool | None = None
     suffix: Any = None  # NEUTRAL
 
 
@@ -171,11 +184,17 @@ class ChatFields(GenerationFields, forbid_unknown_fields=True, kw_only=True):
     top_logprobs: Alternatives | None = None
     add_generation_prompt: bool = True
     chat_template_kwargs: dict[str, Any] | None = None
+    tools: list[Tool] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: str | None = None
     functions: Any = None  # NEUTRAL
-    tool_choice: Any = None  # NEUTRAL
-    tools: Any = None  # NEUTRAL
     modalities: Any = None  # IGNORED
-    parallel_tool_calls: Any = None  # IGNORED
+
+
+def is_echo_alone(fields: GenerationFields) -> bool:
+    """Whether an answer is its prompt and nothing else."""
+    return isinstance(fields, CompletionFields) and bool(fields.echo) and fields.max_tokens == 0
 
 
 def answers_of(fields: GenerationFields) -> int:

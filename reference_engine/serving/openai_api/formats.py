@@ -1,22 +1,28 @@
 """Formats of whole answers and stream chunks on each of the two routes."""
 
 import time
+import uuid
 from collections.abc import Sequence
 from typing import Protocol
 
 from msgspec import UNSET, UnsetType
 
+from bakeoff.reference_engine.core.request import FinishReason
+from bakeoff.reference_engine.serving.openai_api.answer_parts import Parts
 from bakeoff.reference_engine.serving.openai_api.answers import (
     Answer,
     ChatChoice,
     ChatChunkChoice,
     CompletionTokensDetails,
+    FunctionCall,
     Message,
     PromptTokensDetails,
     TextChoice,
     Timings,
+    ToolCall,
     Usage,
     chat_logprobs,
+    echoed_logprobs,
     prompt_logprobs,
     text_logprobs,
 )
@@ -93,9 +99,9 @@ class TextFormat:
         self._created = int(time.time())
         self._return_token_ids = return_token_ids
 
-    def opening(self, choice: Choice) -> list[Answer]:  # noqa: ARG002 (the protocol's signature)
-        """Nothing."""
-        return []
+    def opening(self, choice: Choice) -> list[Answer]:
+        """The prompt, if the answer repeats it."""
+        return [] if choice.echo is None else [self._answer(TextChoice(index=choice.index, text=choice.echo))]
 
     def chunk(self, event: TokenEvent, choice: Choice) -> Answer:
         """See `AnswerFormat.chunk`."""
@@ -121,15 +127,23 @@ class TextFormat:
         return self._answer(*(self._whole_choice(choice, events) for choice, events in choices), usage=usage)
 
     def _whole_choice(self, choice: Choice, events: list[TokenEvent]) -> TextChoice:
+        last, echo = events[-1], choice.echo or ""
+        answered = [] if choice.is_echo_alone else events
+        logprobs = text_logprobs(answered, len(echo))
+        if choice.echo is not None and choice.prompt_logprobs is not None:
+            echoed = echoed_logprobs(choice.prompt_token_ids, choice.prompt_logprobs, choice.token_texts)
+            logprobs = echoed if logprobs is None else echoed.followed_by(logprobs)
         return TextChoice(
             index=choice.index,
-            text="".join(event.text for event in events),
-            logprobs=text_logprobs(events),
-            finish_reason=events[-1].finish_reason,
-            stop_reason=events[-1].stop_reason,
+            text=echo + "".join(event.text for event in answered),
+            logprobs=logprobs,
+            finish_reason=last.finish_reason,
+            stop_reason=last.stop_reason,
             prompt_token_ids=choice.prompt_token_ids if self._return_token_ids else UNSET,
-            token_ids=[event.token_id for event in events] if self._return_token_ids else UNSET,
-            prompt_logprobs=prompt_logprobs(choice.prompt_logprobs, choice.token_texts),
+            token_ids=[event.token_id for event in answered] if self._return_token_ids else UNSET,
+            prompt_logprobs=UNSET
+            if choice.echo is not None
+            else prompt_logprobs(choice.prompt_logprobs, choice.token_texts),
         )
 
     def _answer(self, *choices: TextChoice, usage: Usage | UnsetType = UNSET) -> Answer:
@@ -159,7 +173,7 @@ class ChatFormat:
                 index=event.index,
                 delta=_piece(event, choice),
                 logprobs=chat_logprobs([event]),
-                finish_reason=event.finish_reason,
+                finish_reason=_finish_reason(event, choice),
                 stop_reason=event.stop_reason,
                 token_ids=[event.token_id] if self._return_token_ids else UNSET,
             )
@@ -184,7 +198,7 @@ class ChatFormat:
             index=choice.index,
             message=_message(events, choice),
             logprobs=chat_logprobs(events),
-            finish_reason=events[-1].finish_reason,
+            finish_reason=_finish_reason(events[-1], choice),
             stop_reason=events[-1].stop_reason,
             token_ids=[event.token_id for event in events] if self._return_token_ids else UNSET,
         )
@@ -194,20 +208,54 @@ class ChatFormat:
 
 
 def _details(choices: Sequence[Choice]) -> CompletionTokensDetails | UnsetType:
-    splitters = [choice.reasoning for choice in choices if choice.reasoning is not None]
-    return CompletionTokensDetails(sum(splitter.num_tokens for splitter in splitters)) if splitters else UNSET
+    counts = [choice.reader.num_reasoning_tokens for choice in choices if choice.reader is not None]
+    known = [count for count in counts if count is not None]
+    return CompletionTokensDetails(sum(known)) if known else UNSET
+
+
+def _finish_reason(event: TokenEvent, choice: Choice) -> str | None:
+    """Why an answer ended; a call of a function is a reason of its own."""
+    has_calls = choice.reader is not None and choice.reader.has_calls
+    return "tool_calls" if has_calls and event.finish_reason is FinishReason.STOP else event.finish_reason
+
+
+def _parts(event: TokenEvent, choice: Choice) -> Parts:
+    if choice.reader is None:
+        return Parts("", event.text)
+    return choice.reader.push(event.text, is_last=event.finish_reason is not None)
 
 
 def _piece(event: TokenEvent, choice: Choice) -> Message:
-    """What a token adds to a message; a chunk of reasoning alone has no content, even none without text."""
-    if choice.reasoning is None:
-        return Message(content=event.text)
-    reasoning, content = choice.reasoning.push(event.text, is_last=event.finish_reason is not None)
-    return Message(content=content or ("" if not reasoning else None), reasoning_content=reasoning or None)
+    """What a token adds to a message; a chunk of reasoning or of calls alone has no content, even none without text."""
+    reasoning, content, calls = _parts(event, choice)
+    return Message(
+        content=content or ("" if not reasoning and not calls else None),
+        reasoning_content=reasoning or None,
+        tool_calls=[_call(part.number, part.name, part.arguments) for part in calls] or None,
+    )
+
+
+def _call(index: int | None, name: str | None, arguments: str) -> ToolCall:
+    """A call, or a piece of one, of which the first has the name and gets an id."""
+    if name is None:
+        return ToolCall(index, function=FunctionCall(arguments=arguments))
+    # Mistral's templates take only ids of nine letters and digits.
+    return ToolCall(index, uuid.uuid4().hex[:9], "function", FunctionCall(name, arguments))
 
 
 def _message(events: Sequence[TokenEvent], choice: Choice) -> Message:
-    pieces = [_piece(event, choice) for event in events]
-    reasoning = "".join(piece.reasoning_content or "" for piece in pieces)
-    content = "".join(piece.content or "" for piece in pieces)
-    return Message(role="assistant", content=content, reasoning_content=reasoning or None)
+    parts = [_parts(event, choice) for event in events]
+    names: list[str | None] = []
+    arguments: list[list[str]] = []
+    for call in (call for part in parts for call in part.calls):
+        if call.name is not None:
+            names.append(call.name)
+            arguments.append([])
+        arguments[-1].append(call.arguments)
+    content = "".join(part.content for part in parts)
+    return Message(
+        role="assistant",
+        content=content if content or not names else None,
+        reasoning_content="".join(part.reasoning for part in parts) or None,
+        tool_calls=[_call(None, name, "".join(pieces)) for name, pieces in zip(names, arguments, strict=True)] or None,
+    )

@@ -37,13 +37,15 @@ from bakeoff.reference_engine.serving.openai_api.parsing import (
     parse_body,
     sampling_params,
 )
-from bakeoff.reference_engine.serving.openai_api.reasoning import ReasoningSplitter, has_thinking_tags
+from bakeoff.reference_engine.serving.openai_api.reading import Reading
 from bakeoff.reference_engine.serving.openai_api.structured_output import grammar_of
+from bakeoff.reference_engine.serving.openai_api.tools import tools_of
 from bakeoff.reference_engine.serving.service import Service, Serving
 
 _LARGE_BODY_BYTES = 1 << 20
 _GIVE_BACK_S = 3.0  # from the end of a large body until its prompt is encoded or refused
 _TAG_TOKENS = 16  # more than any tokenizer needs for a tag and the line ends behind it
+_SESSION_HEADER = "X-Session-ID"  # requests with one value go to one replica, which has their prefixes
 _SEED_MASK = (1 << 63) - 1  # JSON allows any integer
 _SSE_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
 
@@ -77,13 +79,13 @@ class GenerationRoutes:
         serving = self._service.ready()
         fields = parse_body(await self._body(http), ChatFields)
         self._check_model_name(fields)
-        prompts = [await chat_prompt(fields, serving.tokenizer, serving.facts.limits.max_model_len)]
+        tokenizer, tools = serving.tokenizer, tools_of(fields)
+        prompts = [await chat_prompt(fields, tokenizer, serving.facts.limits.max_model_len, tools)]
         answer_id = f"chatcmpl-{uuid.uuid4().hex}"
         form = ChatFormat(answer_id, serving.facts.config.model_name, return_token_ids=bool(fields.return_token_ids))
-        job = _Job(answer_id, prompts, form, serving, trace)
-        if has_thinking_tags(serving.tokenizer.chat_template):
-            job.prompt_end = serving.tokenizer.decode(prompts[0][-_TAG_TOKENS:], skip_special_tokens=False)
-        return await self._generate(http, fields, job)
+        prompt_end = tokenizer.decode(prompts[0][-_TAG_TOKENS:], skip_special_tokens=False)
+        reading = Reading.of(tokenizer, tools, prompt_end)
+        return await self._generate(http, fields, _Job(answer_id, prompts, form, serving, trace, reading=reading))
 
     async def _body(self, http: web.Request) -> bytes:
         """The body; after the last of large ones, memory that is free then goes back to the system."""
@@ -111,16 +113,14 @@ class GenerationRoutes:
             for number in range(candidates_of(fields)):
                 seed = self._service.next_seed() if fields.seed is None else (fields.seed + number) & _SEED_MASK
                 group.append(job.request(prompt, fields, grammar, index=len(choices), seed=seed))
-                choices.append(Choice(len(choices), group[-1], fields, job.serving.tokenizer))
-                if job.prompt_end is not None:
-                    choices[-1].reasoning = ReasoningSplitter(job.prompt_end)
+                choices.append(job.choice(len(choices), group[-1], fields))
             # The prompt is computed once; then the others are forked off and share its blocks.
             group[0].siblings = tuple(group[1:])
             leaders.append(group[0])
         trace = job.trace
         if trace is not None:
             trace.parsed(job.serving.engines)
-        stream = job.serving.engines.submit(leaders)
+        stream = job.serving.engines.submit(leaders, session=http.headers.get(_SESSION_HEADER))
         try:
             if fields.stream:
                 return await _answer_in_stream(http, fields.stream_options or StreamOptions(), job, choices, stream)
@@ -135,7 +135,7 @@ class GenerationRoutes:
 
 
 class _Job:
-    """A parsed request; `prompt_end` is the last text of a prompt whose answer may reason."""
+    """A parsed request; `reading` says how its answers are read, of a chat."""
 
     def __init__(
         self,
@@ -144,13 +144,33 @@ class _Job:
         form: AnswerFormat,
         serving: Serving,
         trace: HttpTrace | None,
+        *,
+        reading: Reading | None = None,
     ) -> None:
         self.answer_id = answer_id
         self.prompts = prompts
         self.form = form
         self.serving = serving
         self.trace = trace
-        self.prompt_end: str | None = None
+        self.reading = reading
+
+    def choice(self, index: int, request: Request, fields: GenerationFields) -> Choice:
+        """A choice of the answer; see `Choice`."""
+        if self.reading is None:
+            choice = Choice(index, request, fields, self.serving.tokenizer)
+            if isinstance(fields, CompletionFields) and fields.echo:
+                choice.echo = self._prompt_text(request, fields)
+            return choice
+        skips = fields.skip_special_tokens and not self.reading.has_special_marks
+        choice = Choice(index, request, fields, self.serving.tokenizer, skip_special_tokens=skips)
+        choice.reader = self.reading.reader()
+        return choice
+
+    def _prompt_text(self, request: Request, fields: CompletionFields) -> str:
+        if isinstance(fields.prompt, str):
+            return fields.prompt
+        prompt = request.token_ids[: request.prompt_len]
+        return self.serving.tokenizer.decode(prompt, skip_special_tokens=fields.skip_special_tokens)
 
     def request(
         self, prompt: list[int], fields: GenerationFields, grammar: str | None, *, index: int, seed: int

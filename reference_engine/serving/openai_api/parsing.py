@@ -23,7 +23,9 @@ from bakeoff.reference_engine.serving.openai_api.fields import (
     alternatives_of,
     answers_of,
     candidates_of,
+    is_echo_alone,
 )
+from bakeoff.reference_engine.serving.openai_api.tools import Tools, with_parsed_arguments
 
 NEUTRAL_SAMPLING = SamplingDefaults()
 FieldsT = TypeVar("FieldsT", bound=GenerationFields)
@@ -96,23 +98,31 @@ async def completion_prompts(fields: CompletionFields, tokenizer: Tokenizer, mos
     return [next(encoded) if isinstance(item, str) else cast("list[int]", item) for item in items]
 
 
-async def chat_prompt(fields: ChatFields, tokenizer: Tokenizer, most: int) -> list[int]:
+async def chat_prompt(fields: ChatFields, tokenizer: Tokenizer, most: int, tools: Tools | None = None) -> list[int]:
     """Token ids of a chat, rendered with the checkpoint's template.
 
     Args:
         fields: of the request.
         tokenizer: the model's.
         most: tokens that the chat may have.
+        tools: that the chat may call; None for none.
 
     Raises:
-        RequestError: a message without a role, with content that is not text, or refused by the template; or the chat
-            is too long.
+        RequestError: a message without a role, with content that is not text, or refused by the template; a field that
+            the template does not use; or the chat is too long.
     """
     if reserved := _NOT_VARIABLES & (fields.chat_template_kwargs or {}).keys():
         raise RequestError(
             f"chat_template_kwargs cannot set {min(reserved)}; leave it out", param="chat_template_kwargs"
         )
-    variables = {"add_generation_prompt": fields.add_generation_prompt} | (fields.chat_template_kwargs or {})
+    variables: dict[str, Any] = {"add_generation_prompt": fields.add_generation_prompt}
+    if tools is not None:
+        _check_used("tools", tokenizer)
+        variables["tools"] = tools.described
+    if fields.reasoning_effort is not None:
+        _check_used("reasoning_effort", tokenizer)
+        variables["reasoning_effort"] = fields.reasoning_effort
+    variables |= fields.chat_template_kwargs or {}
 
     def render() -> str:
         messages = [_plain_message(message, index) for index, message in enumerate(fields.messages)]
@@ -125,6 +135,12 @@ async def chat_prompt(fields: ChatFields, tokenizer: Tokenizer, most: int) -> li
     return ids
 
 
+def _check_used(name: str, tokenizer: Tokenizer) -> None:
+    """Refuses a field of a chat whose template does not contain it: the model would never see it."""
+    if name not in (tokenizer.chat_template or ""):
+        raise RequestError(f"the model's chat template has no place for {name}; leave it out", param=name)
+
+
 def _plain_message(message: Mapping[str, Any], index: int) -> dict[str, Any]:
     """The message with its content as one string; OpenAI also allows a list of typed parts."""
     where = f"messages[{index}]"
@@ -135,7 +151,7 @@ def _plain_message(message: Mapping[str, Any], index: int) -> dict[str, Any]:
         content = "".join(_part_text(part, where) for part in cast("Sequence[Any]", content))
     if content is not None and not isinstance(content, str):
         raise RequestError(f"{where}.content must be a string or a list of text parts", param="messages")
-    return {**message, "content": content or ""}
+    return {**with_parsed_arguments(message), "content": content or ""}
 
 
 def _part_text(part: object, where: str) -> str:
@@ -190,7 +206,7 @@ def sampling_params(
         seed=seed,
         stop_token_ids=stops,
         logprobs=_logprobs(fields),
-        prompt_logprobs=fields.prompt_logprobs,
+        prompt_logprobs=_prompt_logprobs(fields),
         beams=_beams(fields),
     )
     check_beams(params, limits, beam_conflict)
@@ -200,6 +216,8 @@ def sampling_params(
 def _output_length(fields: GenerationFields, prompt_len: int, limits: Limits) -> int:
     # OpenAI: completions default to 16 tokens, a chat continues until there is no room.
     default = _DEFAULT_COMPLETION_TOKENS if isinstance(fields, CompletionFields) else limits.max_model_len
+    if is_echo_alone(fields):
+        return 1  # the engine generates something always
     return max_tokens_of(fields) or min(default, max(1, limits.room_for_output(prompt_len)))
 
 
@@ -224,6 +242,13 @@ def _logprobs(fields: GenerationFields) -> int | None:
     needed = 0 if is_ranked_here else None
     alternatives = alternatives_of(fields)
     return needed if alternatives is None else alternatives
+
+
+def _prompt_logprobs(fields: GenerationFields) -> int | None:
+    """Alternatives to report beside each token of the prompt; those of an echo are part of the answer's."""
+    if fields.prompt_logprobs is None and isinstance(fields, CompletionFields) and fields.echo:
+        return fields.logprobs
+    return fields.prompt_logprobs
 
 
 def _or(value: float | None, default: float) -> float:

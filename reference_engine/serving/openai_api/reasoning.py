@@ -7,6 +7,8 @@ https://api-docs.deepseek.com/guides/reasoning_model.
 
 from enum import Enum, auto
 
+from bakeoff.reference_engine.engine.detokenizer import overlap
+
 _START, _END = "<think>", "</think>"
 
 
@@ -59,13 +61,8 @@ class ReasoningSplitter:
             if end:
                 self._state, self._held = _State.AFTER, rest
             else:
-                kept = 0 if is_last else _overlap(reasoning, _END)
+                kept = 0 if is_last else overlap(reasoning, _END)
                 self._held = reasoning[len(reasoning) - kept :]
                 return reasoning[: len(reasoning) - kept], ""
         content, self._held = self._held, ""
         return reasoning, content
-
-
-def _overlap(text: str, tag: str) -> int:
-    """Length of the longest end of ``text`` that is a beginning of ``tag``, without all of it."""
-    return next((length for length in range(min(len(text), len(tag) - 1), 0, -1) if text.endswith(tag[:length])), 0)

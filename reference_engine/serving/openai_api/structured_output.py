@@ -6,7 +6,8 @@ from typing import Any
 
 from bakeoff.reference_engine.errors import RequestError
 from bakeoff.reference_engine.sampling.grammar import JSON_OBJECT, Grammars
-from bakeoff.reference_engine.serving.openai_api.fields import GenerationFields, ResponseFormat
+from bakeoff.reference_engine.serving.openai_api.fields import ChatFields, GenerationFields, ResponseFormat
+from bakeoff.reference_engine.serving.openai_api.tools import tools_of
 
 Wish = tuple[str, Callable[[Grammars, Any], str], Any]  # the field, its compiler, its value
 
@@ -15,7 +16,7 @@ def wishes_of(fields: GenerationFields) -> list[Wish]:
     """Every constraint in a body; more than one is a contradiction.
 
     Raises:
-        RequestError: a format without its schema.
+        RequestError: a format without its schema, or tools that are not as they must be.
     """
     options = fields.structured_outputs
     wishes: list[Wish] = [
@@ -30,6 +31,9 @@ def wishes_of(fields: GenerationFields) -> list[Wish]:
             ("structured_outputs.choice", Grammars.of_choice, options.choice),
             ("structured_outputs.json_object", Grammars.of_json_schema, JSON_OBJECT if options.json_object else None),
         ]
+    tools = tools_of(fields) if isinstance(fields, ChatFields) else None
+    if tools is not None:
+        wishes.append(("tool_choice", Grammars.of_json_schema, tools.schema))
     return [wish for wish in wishes if wish[2] is not None]
 
 

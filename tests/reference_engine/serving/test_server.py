@@ -48,6 +48,38 @@ def test_completion_and_usage(serve):
     with_server(serve, test)
 
 
+def test_an_echo_repeats_the_prompt_with_its_log_probabilities(serve):
+    async def test(s):
+        body = {"prompt": "hello world", "temperature": 0, "ignore_eos": True, "max_tokens": 3, "logprobs": 2}
+        plain = (await s.post(TEXT, body | {"prompt_logprobs": 2}))["choices"][0]
+        echoed = (await s.post(TEXT, body | {"echo": True, "return_token_ids": True}))["choices"][0]
+        assert echoed["text"] == "hello world" + plain["text"]
+        entries, scores = echoed["logprobs"], plain["prompt_logprobs"]
+        assert "".join(entries["tokens"][: len(scores)]) == "hello world"
+        assert entries["tokens"][len(scores) :] == plain["logprobs"]["tokens"]
+        assert entries["token_logprobs"][0] is entries["top_logprobs"][0] is None
+        places = range(1, len(scores))
+        assert [entries["token_logprobs"][i] for i in places] == [
+            next(iter(scores[i].values()))["logprob"] for i in places
+        ]
+        assert entries["token_logprobs"][len(scores) :] == plain["logprobs"]["token_logprobs"]
+        assert all(
+            echoed["text"][at:].startswith(token)
+            for token, at in zip(entries["tokens"], entries["text_offset"][: len(scores)], strict=False)
+        )
+        assert len(entries["top_logprobs"]) == len(scores) + 3
+        alone = await s.post(TEXT, body | {"echo": True, "max_tokens": 0, "prompt": echoed["prompt_token_ids"]})
+        assert alone["choices"][0]["text"] == "hello world"
+        assert alone["choices"][0]["logprobs"]["token_logprobs"] == entries["token_logprobs"][: len(scores)]
+        assert alone["usage"]["completion_tokens"] == 0
+        events = await s.stream(
+            TEXT, {"prompt": "hello world", "temperature": 0, "max_tokens": 3, "echo": True, "ignore_eos": True}
+        )
+        assert "".join(event["choices"][0]["text"] for event in events) == echoed["text"]
+
+    with_server(serve, test)
+
+
 def test_streamed_completion_is_one_event_per_token_and_says_the_same(serve):
     async def test(s):
         body = {"prompt": "hello", "max_tokens": 12, "temperature": 0, "ignore_eos": True, "return_token_ids": True}

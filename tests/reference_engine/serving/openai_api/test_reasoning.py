@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bakeoff.reference_engine.loading.tokenizer import open_tokenizer
-from bakeoff.reference_engine.serving.openai_api import generation
+from bakeoff.reference_engine.serving.openai_api import reading
 from bakeoff.reference_engine.serving.openai_api.reasoning import ReasoningSplitter, has_thinking_tags
 from tests.reference_engine.server_calls import CHAT, with_server
 from tests.reference_engine.serving.test_server import scripted
@@ -53,7 +53,7 @@ def test_templates_tell_whether_a_model_reasons():
 
 
 def test_the_server_streams_it_in_a_field_of_its_own(serve, checkpoint_dir, monkeypatch):
-    monkeypatch.setattr(generation, "has_thinking_tags", lambda template: True)
+    monkeypatch.setattr(reading, "has_thinking_tags", lambda template: True)
     text = "<think>hello</think> world"
     ids = open_tokenizer(checkpoint_dir).encode(text)
 

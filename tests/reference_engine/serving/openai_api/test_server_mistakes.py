@@ -12,7 +12,6 @@ CHAT_SEARCH = {"messages": HELLO, "use_beam_search": True, "n": 2}
     [
         (TEXT, {}, 400, "prompt", "missing required field"),
         (TEXT, {"prompt": "x", "max_tokens": "3"}, 400, "max_tokens", "Expected `int"),
-        (TEXT, {"prompt": "x", "max_tokens": 0}, 400, "max_tokens", ">= 1"),
         (TEXT, {"prompt": "x", "temperature": -1}, 400, "temperature", ">= 0"),
         (TEXT, {"prompt": "x", "stop": [3]}, 400, "stop", "Expected `str`"),
         (TEXT, {"prompt": "x", "max_tokns": 3}, 400, "max_tokns", "unknown field `max_tokns`"),
@@ -32,7 +31,10 @@ CHAT_SEARCH = {"messages": HELLO, "use_beam_search": True, "n": 2}
         (TEXT, {"prompt": "x", "n": 3, "best_of": 2}, 400, "best_of", "best_of 2 is less than n 3"),
         (TEXT, {"prompt": "x", "best_of": 2, "stream": True}, 400, "best_of", "a stream cannot wait"),
         (TEXT, {"prompt": "x", "n": 9}, 400, "n", "9 answers to one prompt are more than the 8 sequences"),
-        (TEXT, {"prompt": "x", "echo": True}, 400, "echo", "not supported"),
+        (TEXT, {"prompt": "x", "max_tokens": 0}, 400, "max_tokens", "needs echo: true"),
+        (TEXT, {"prompt": "x", "echo": True, "logprobs": 1, "stream": True}, 400, "echo", "not in streams"),
+        (TEXT, SEARCH | {"echo": True}, 400, "echo", "contradicts use_beam_search"),
+        (TEXT, {"prompt": "x", "suffix": "y"}, 400, "suffix", "not supported"),
         (TEXT, {"prompt": "x", "logprobs": 21}, 400, "logprobs", "<= 20"),
         (CHAT, {"messages": HELLO, "top_logprobs": 2}, 400, "top_logprobs", "needs logprobs: true"),
         (CHAT, {"messages": HELLO, "n": 3, "best_of": 2}, 400, "best_of", "best_of 2 is less than n 3"),
@@ -67,7 +69,7 @@ CHAT_SEARCH = {"messages": HELLO, "use_beam_search": True, "n": 2}
         (CHAT, {"messages": HELLO, "chat_template_kwargs": {"messages": 5}}, 400, "chat_template_kwargs", "cannot set"),
         (CHAT, {"messages": HELLO, "chat_template_kwargs": {"self": 5}}, 400, "chat_template_kwargs", "set self"),
         (TEXT, {"prompt": "x", "guided_json": "[" * 100_000}, 400, "guided_json", "nested too deeply"),
-        (CHAT, {"messages": HELLO, "tools": [{"type": "function"}]}, 400, "tools", "not supported"),
+        (CHAT, {"messages": HELLO, "functions": [{"name": "f"}]}, 400, "functions", "not supported"),
     ],
 )
 def test_each_mistake_gets_its_own_answer(serve, path, body, status, param, message):
