@@ -338,7 +338,7 @@ def _attend(  # noqa: C901, PLR0912 (branches on constants, which the compiler r
                 scores = tl.where((key < SINKS)[None, :], apart_scores, scores)
         if ENCODING:
             scores *= code_scales(key_scales, vector, is_key, ENCODING)[None, :]
-        if SOFT_CAP:  # SOFT_CAP · tanh(scores / SOFT_CAP), without overflow
+        if SOFT_CAP > 0:  # SOFT_CAP · tanh(scores / SOFT_CAP), without overflow
             shrunk = tl.exp2(tl.abs(scores) * (-2.0 * 1.4426950408889634 / SOFT_CAP))
             bounded = SOFT_CAP * (1.0 - shrunk) / (1.0 + shrunk)
             scores = tl.where(scores < 0.0, -bounded, bounded)

@@ -34,7 +34,7 @@ from benchmarks.bars import Bars
 from tests.reference_engine.conftest import ThreadCore
 
 _SHOWN = "{% for tool in tools or [] %}{{ tool.function.name }} {% endfor %}{{ messages[-1].content }}"
-_NASTY = ('say "hi"', "a } b ] c", "</tool_call>", "<|call|> [ARGS]{", "naïve ✓\n\ttab", "\\", "7", "true")
+_NASTY = ('say "hi"', "a } b ] c", "</tool_call>", "[ARGS]{ <call>", "naïve ✓\n\ttab", "\\", "7", "true")
 
 
 def _object(name: str, arguments: str) -> str:
