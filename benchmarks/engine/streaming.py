@@ -34,7 +34,7 @@ def main() -> None:
     options = parser.parse_args()
     lengths = [int(length) for length in options.lengths.split(",")]
     config = EngineConfig(
-        options.model,
+        model=options.model,
         attention_window=options.window,
         attention_sinks=SINKS,
         sink_positions="cache",

@@ -21,7 +21,7 @@ from bakeoff.reference_engine.loading.tokenizer import Tokenizer
 
 _log = logging.getLogger(__name__)
 
-_CACHED_GRAMMARS, _CACHED_CHARACTERS = 128, 2 << 20
+_CACHED_GRAMMARS, _CACHED_CHARACTERS = 128, 256 << 10  # compiled, a character takes about 100 bytes
 _LONGEST = 1 << 20  # characters: compiled, four million of them took 250 MB
 _DEEPEST = 500  # levels: the library recurses, and a stack of 8 MiB ends at about 2,500
 _ASCII = "dws"  # these classes of regular expressions

@@ -23,7 +23,6 @@ from bakeoff.reference_engine.serving.service import Service, Status
 
 _log = logging.getLogger(__name__)
 
-_MAX_BODY_BYTES = 64 * 1024 * 1024
 _SHUTDOWN_S = 0.5  # seconds that open connections get for their last bytes
 # Threads that tokenise, render and compile. They wait for each other in the one arena of malloc (`share_one_arena`):
 # a prompt of 512 tokens costs a single thread 1.4 ms of CPU, but 4.3 ms in each of twenty threads, on two cores.
@@ -138,9 +137,7 @@ def _json(value: object) -> web.Response:
 
 def make_app(service: Service, api_key: str | None = None) -> web.Application:
     """The routes of one service, which the caller loads and stops; see `access_check` for the key."""
-    app = web.Application(
-        middlewares=[errors_as_json, access_check(service.config.host, api_key)], client_max_size=_MAX_BODY_BYTES
-    )
+    app = web.Application(middlewares=[errors_as_json, access_check(service.config.host, api_key)])
     status, generation = StatusRoutes(service), GenerationRoutes(service)
     app.router.add_get("/health", status.health)
     app.router.add_get("/version", status.version)
@@ -173,7 +170,9 @@ async def serve(service: Service, api_key: str | None = None) -> None:
     asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(_THREADS, "worker"))
     # handler_cancellation: when a client disconnects, its blocks must be freed at once.
     app = make_app(service, api_key)
-    runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=_SHUTDOWN_S)
+    runner = web.AppRunner(
+        app, access_log=None, handler_cancellation=True, shutdown_timeout=_SHUTDOWN_S, auto_decompress=False
+    )
     await runner.setup()
     try:
         await _open_port(runner, service)

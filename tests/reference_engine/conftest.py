@@ -226,7 +226,9 @@ def serve(tiny_config):
     async def start(loader=core_loop.load, *, load=True, config=None, api_key=None, **changes):
         service = Service(config or tiny_config(**changes), lambda config, _: ThreadCore(config, loader))
         server = TestServer(make_app(service, api_key))
-        await server.start_server()  # its runner cancels handlers whose client has gone, as ours does
+        await server.start_server(
+            auto_decompress=False
+        )  # as ours; its runner cancels handlers whose client has gone, as ours does
         async with TestClient(server) as client:
             if load:
                 await service.load()

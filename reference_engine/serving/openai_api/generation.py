@@ -13,6 +13,7 @@ from bakeoff.reference_engine.errors import EngineUnavailableError, RequestError
 from bakeoff.reference_engine.serving.core.streams import TokenStream
 from bakeoff.reference_engine.serving.front_end_log import HttpTrace
 from bakeoff.reference_engine.serving.openai_api.answers import DONE, encode, sse
+from bakeoff.reference_engine.serving.openai_api.bodies import read_body
 from bakeoff.reference_engine.serving.openai_api.choices import (
     Choice,
     OpenChoices,
@@ -32,6 +33,7 @@ from bakeoff.reference_engine.serving.openai_api.fields import (
 )
 from bakeoff.reference_engine.serving.openai_api.formats import AnswerFormat, ChatFormat, TextFormat, final_usage_of
 from bakeoff.reference_engine.serving.openai_api.parsing import (
+    MAX_PROMPTS,
     chat_prompt,
     completion_prompts,
     parse_body,
@@ -43,6 +45,9 @@ from bakeoff.reference_engine.serving.openai_api.tools import tools_of
 from bakeoff.reference_engine.serving.service import Service, Serving
 
 _LARGE_BODY_BYTES = 1 << 20
+_MOST_BODY_BYTES = 64 << 20
+_OTHER_BYTES = 1 << 20  # tools, schemas, biases
+_BYTES_PER_TOKEN = 16  # of a prompt in JSON, escapes included; three times as many as in most
 _GIVE_BACK_S = 3.0  # from the end of a large body until its prompt is encoded or refused
 _TAG_TOKENS = 16  # more than any tokenizer needs for a tag and the line ends behind it
 _SESSION_HEADER = "X-Session-ID"  # requests with one value go to one replica, which has their prefixes
@@ -66,7 +71,7 @@ class GenerationRoutes:
         """POST /v1/completions."""
         trace = self._service.front_end_log.trace()
         serving = self._service.ready()
-        fields = parse_body(await self._body(http), CompletionFields)
+        fields = parse_body(await self._body(http, serving), CompletionFields)
         self._check_model_name(fields)
         prompts = await completion_prompts(fields, serving.tokenizer, serving.facts.limits.max_model_len)
         answer_id = f"cmpl-{uuid.uuid4().hex}"
@@ -77,7 +82,7 @@ class GenerationRoutes:
         """POST /v1/chat/completions."""
         trace = self._service.front_end_log.trace()
         serving = self._service.ready()
-        fields = parse_body(await self._body(http), ChatFields)
+        fields = parse_body(await self._body(http, serving), ChatFields)
         self._check_model_name(fields)
         tokenizer, tools = serving.tokenizer, tools_of(fields)
         prompts = [await chat_prompt(fields, tokenizer, serving.facts.limits.max_model_len, tools)]
@@ -87,9 +92,13 @@ class GenerationRoutes:
         reading = Reading.of(tokenizer, tools, prompt_end)
         return await self._generate(http, fields, _Job(answer_id, prompts, form, serving, trace, reading=reading))
 
-    async def _body(self, http: web.Request) -> bytes:
-        """The body; after the last of large ones, memory that is free then goes back to the system."""
-        body = await http.read()
+    async def _body(self, http: web.Request, serving: Serving) -> bytes:
+        """The body; after the last of large ones, memory that is free then goes back to the system.
+
+        Raises:
+            RequestError: see `read_body`.
+        """
+        body = await read_body(http, _most_bytes(serving))
         if len(body) >= _LARGE_BODY_BYTES:
             if self._giving_back is not None:
                 self._giving_back.cancel()
@@ -132,6 +141,11 @@ class GenerationRoutes:
             metrics.count_finished(FinishReason.ABORT, stream.close())
             if trace is not None:
                 trace.ended([choice.request_id for choice in choices])
+
+
+def _most_bytes(serving: Serving) -> int:
+    """Bytes of the largest body: of everything but prompts, and of as many and as long prompts as may be sent."""
+    return min(_OTHER_BYTES + MAX_PROMPTS * serving.facts.limits.max_model_len * _BYTES_PER_TOKEN, _MOST_BODY_BYTES)
 
 
 class _Job:

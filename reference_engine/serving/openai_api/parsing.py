@@ -31,7 +31,7 @@ NEUTRAL_SAMPLING = SamplingDefaults()
 FieldsT = TypeVar("FieldsT", bound=GenerationFields)
 
 _DEFAULT_COMPLETION_TOKENS = 16  # OpenAI's default for /v1/completions
-_MAX_PROMPTS = 256  # per request
+MAX_PROMPTS = 256  # per request
 _INLINE_MESSAGES = 100  # rendered in about 0.3 ms
 _NOT_VARIABLES = {"messages", "self"}  # of a chat template: a field of the body, and a reserved word of Jinja
 
@@ -87,8 +87,8 @@ async def completion_prompts(fields: CompletionFields, tokenizer: Tokenizer, mos
         raise RequestError("prompt is an empty list; give text or token ids", param="prompt")
     if all(type(item) is int for item in prompt):
         return [cast("list[int]", prompt)]
-    if len(prompt) > _MAX_PROMPTS:
-        raise RequestError(f"{len(prompt)} prompts in one request; at most {_MAX_PROMPTS}", param="prompt")
+    if len(prompt) > MAX_PROMPTS:
+        raise RequestError(f"{len(prompt)} prompts in one request; at most {MAX_PROMPTS}", param="prompt")
     items = cast("list[object]", prompt)
     texts = [item for item in items if isinstance(item, str)]
     lists = [item for item in items if isinstance(item, list)]

@@ -1,3 +1,6 @@
+import gzip
+import zlib
+
 import pytest
 
 from bakeoff.reference_engine.serving.openai_api import fields
@@ -188,6 +191,25 @@ def test_the_model_is_found_by_its_name(serve):
     with_server(serve, test)
 
 
+@pytest.mark.parametrize(
+    ("coding", "compress"),
+    [("gzip", gzip.compress), ("deflate", zlib.compress), ("deflate", lambda body: zlib.compress(body)[2:-4])],
+)
+def test_compressed_bodies_are_read_and_bombs_are_not(serve, coding, compress):
+    async def test(s):
+        body, headers = b'{"prompt": "hello", "max_tokens": 1}', {"Content-Encoding": coding}
+        for data, status in (
+            (compress(body), 200),
+            (compress(body)[:-9], 400),
+            (compress(b" " * (64 << 20)), 413),
+        ):
+            async with s.client.post(TEXT, data=data, headers=headers) as answer:
+                assert answer.status == status, await answer.text()
+                assert (await answer.json()).get("error") is None or status != 200
+
+    with_server(serve, test)
+
+
 def test_bad_json_wrong_paths_and_methods_are_openai_errors_too(serve):
     async def test(s):
         deep = b'{"prompt": ' + b"[" * 100_000
@@ -195,9 +217,10 @@ def test_bad_json_wrong_paths_and_methods_are_openai_errors_too(serve):
             async with s.client.post(TEXT, data=body) as answer:
                 assert answer.status == 400
                 assert message in (await answer.json())["error"]["message"]
-        for coding in ("gzip", "deflate"):
+        for coding, status in (("gzip", 400), ("deflate", 400), ("br", 415)):
             async with s.client.post(TEXT, data=b"{}", headers={"Content-Encoding": coding}) as answer:
-                assert answer.status == 400  # as text where aiohttp has the body already when it reads the head
+                assert answer.status == status
+                assert "Content-Encoding" in (await answer.json())["error"]["message"]
         for method, path, status in (("get", "/nope", 404), ("get", TEXT, 405)):
             async with s.client.request(method, path) as answer:
                 assert answer.status == status
