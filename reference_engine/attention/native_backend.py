@@ -1,7 +1,8 @@
-"""Paged attention on the CPU with our own kernel for decodes, which reads the cache in place.
+"""Paged attention on the CPU with our own kernel, which reads the cache in place.
 
-Stock operators must first copy every sequence's blocks side by side. Prompt chunks still use them: there the products
-are large enough to pay for the copy.
+Every new token is a row of its own, those of prompts too: the keys of all are stored first, and each row sees those up
+to its own. So what a token becomes does not depend on how its prompt was cut, on what was cached, or on what else is in
+the step. Measurements beside stock operators: docs/decisions/reference-engine-cpu-attention.md.
 """
 
 import array
@@ -11,7 +12,6 @@ from collections.abc import Sequence
 import torch
 
 from bakeoff.reference_engine.attention.base import Span
-from bakeoff.reference_engine.attention.torch_backend import TorchAttention
 from bakeoff.reference_engine.kernels.cpu import Decode, NativeKernels
 from bakeoff.reference_engine.kernels.operands import require_packed, require_rows
 from bakeoff.reference_engine.kernels.scoring import PLAIN, Scoring
@@ -43,7 +43,7 @@ class NativeAttention:
         self._kernels = kernels
 
     def begin_step(self, spans: Sequence[Span]) -> "NativeStep":
-        """See `AttentionBackend.begin_step`; decodes must come before chunks."""
+        """See `AttentionBackend.begin_step`."""
         return NativeStep(self._storage, self._kernels, spans)
 
 
@@ -53,13 +53,7 @@ class NativeStep:
     def __init__(self, storage: KvStorage, kernels: NativeKernels, spans: Sequence[Span]) -> None:
         self._storage = storage
         self._kernels = kernels
-        chunked = [number for number, span in enumerate(spans) if span.length > 1]
-        self._num_decodes = chunked[0] if chunked else len(spans)
-        decodes, chunks = spans[: self._num_decodes], spans[self._num_decodes :]
-        self._decodes = (
-            [_Decodes(decodes, group, storage) for group in range(len(storage.layout.groups))] if decodes else []
-        )
-        self._chunks = TorchAttention(storage).begin_step(chunks) if chunks else None
+        self._rows = [_Rows(spans, group, storage) for group in range(len(storage.layout.groups))]
 
     def attend(
         self,
@@ -72,40 +66,15 @@ class NativeStep:
         towards_sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """See `AttentionStep.attend`."""
-        if self._chunks is None:
-            return self._decode(layer, query, key, value, scoring, towards_sinks=towards_sinks)
-        count = self._num_decodes
-        later = self._chunks.attend(
-            layer,
-            query[count:],
-            _rows(key, count),
-            _rows(value, count),
-            scoring,
-            towards_sinks=_rows(towards_sinks, count),
-        )
-        if not count:
-            return later
-        return torch.cat((self._decode(layer, query[:count], key, value, scoring, towards_sinks=towards_sinks), later))
-
-    def _decode(
-        self,
-        layer: int,
-        query: torch.Tensor,
-        key: torch.Tensor | None,
-        value: torch.Tensor | None,
-        scoring: Scoring,
-        *,
-        towards_sinks: torch.Tensor | None,
-    ) -> torch.Tensor:
         layout, parts = self._storage.layout.layers[layer], self._storage.stores[layer].parts
-        decodes = self._decodes[self._storage.group_of[layer]]
+        rows = self._rows[self._storage.group_of[layer]]
         require_rows(query.dtype, query, key, value)
         require_packed(None, *parts)
         require_packed(torch.float32, scoring.sinks)
         require_packed(query.dtype, towards_sinks)
-        out = query.new_empty(decodes.batch, query.shape[1] * layout.value_dim)
+        out = query.new_empty(rows.count, query.shape[1] * layout.value_dim)
         self._kernels.paged_decode(
-            ctypes.byref(decodes.argument(layout, query, key, value, scoring)),
+            ctypes.byref(rows.argument(layout, query, key, value, scoring)),
             out.data_ptr(),
             query.data_ptr(),
             None if towards_sinks is None else towards_sinks.data_ptr(),
@@ -117,11 +86,11 @@ class NativeStep:
         return out
 
 
-class _Decodes:
-    """The kernel's arguments for the one-token spans of a step, for the layers of one group."""
+class _Rows:
+    """The kernel's arguments for the new tokens of a step, for the layers of one group."""
 
     def __init__(self, spans: Sequence[Span], group: int, storage: KvStorage) -> None:
-        self.batch = len(spans)
+        self.count = sum(span.length for span in spans)
         # C arrays, which tables usually are already; kept here because the kernel gets only their addresses.
         self._tables: list[array.array[int]] = []
         places: list[int] = []
@@ -131,8 +100,8 @@ class _Decodes:
             if not isinstance(table, array.array):
                 table = array.array("i", table)
             self._tables.append(table)
-            places.append(table.buffer_info()[0])
-            ends.append(span.start + 1)
+            places += [table.buffer_info()[0]] * span.length
+            ends += range(span.start + 1, span.end + 1)
         self._places, self._ends = array.array("Q", places), array.array("q", ends)
         self._block_size = storage.block_size
         self._visible = storage.layout.groups[group]
@@ -151,7 +120,7 @@ class _Decodes:
             self._argument = Decode(
                 tables=self._places.buffer_info()[0],
                 ends=self._ends.buffer_info()[0],
-                batch=self.batch,
+                batch=self.count,
                 block_size=self._block_size,
                 window=self._visible.window or 0,
                 sinks=self._visible.sinks,
@@ -165,7 +134,3 @@ class _Decodes:
         argument.soft_cap = scoring.soft_cap or 0.0
         argument.learned_sinks = None if scoring.sinks is None else scoring.sinks.data_ptr()
         return argument
-
-
-def _rows(tensor: torch.Tensor | None, first: int) -> torch.Tensor | None:
-    return None if tensor is None else tensor[first:]

@@ -71,6 +71,12 @@ class BlockHashes:
             self._hashes.append(block_hash(parent, token_ids[start : start + size]))
         return self._hashes[index]
 
+    def first(self, token_ids: Sequence[int], count: int) -> Sequence[BlockHash]:
+        """The hashes of the first `count` blocks of the sequence."""
+        if count:
+            self.at(token_ids, count - 1)
+        return self._hashes[:count]
+
     def before(self, token_ids: Sequence[int], index: int) -> BlockHash:
         """The hash that block number `index` has as its parent."""
         return self.at(token_ids, index - 1) if index else self._root

@@ -145,6 +145,10 @@ class BlockPool:
         """The cached block with that hash, in use or free; None if there is none."""
         return self._index.find(block_hash)
 
+    def find_all(self, hashes: Sequence[BlockHash]) -> list[int | None]:
+        """`find` for each hash."""
+        return self._index.find_all(hashes)
+
     def beginning(self, parent: BlockHash, tokens: Sequence[int]) -> tuple[int, int]:
         """See `PrefixIndex.beginning`."""
         return self._index.beginning(parent, tokens)

@@ -13,7 +13,7 @@ from bakeoff.reference_engine.core.request import Request
 from bakeoff.reference_engine.errors import BlockAccountingError, EngineBugError
 from bakeoff.reference_engine.kv_cache.audit import audit
 from bakeoff.reference_engine.kv_cache.block_copies import BlockCopies
-from bakeoff.reference_engine.kv_cache.block_hashes import BlockHashes
+from bakeoff.reference_engine.kv_cache.block_hashes import BlockHash, BlockHashes
 from bakeoff.reference_engine.kv_cache.block_pool import BlockPool
 from bakeoff.reference_engine.kv_cache.block_table import EVERYTHING, RELEASED, BlockTable, Visible, block_list
 
@@ -241,7 +241,10 @@ class KvCache:
             return self._nothing
         hashes, tokens, size = self.blocks_of(request).hashes, request.token_ids, self._block_size
         count = (len(tokens) - 1) // size
-        cached = [_cached_blocks(group, hashes, tokens, count) for group in self.groups]
+        cached = [_cached_blocks(group, hashes.first(tokens, count)) for group in self.groups]
+        if not self.has_windows:
+            length = min(map(len, cached))
+            return Hit(length * size, tuple(tuple(blocks[:length]) for blocks in cached))  # type: ignore[arg-type]
         for length in range(min(map(len, cached), default=0), 0, -1):
             outside = [group.visible.out_of_window_blocks(length * size, size) for group in self.groups]
             blocks = [
@@ -408,12 +411,9 @@ def _host(group: Group) -> BlockPool:
     return group.host
 
 
-def _cached_blocks(group: Group, hashes: BlockHashes, tokens: Sequence[int], count: int) -> list[int | None]:
-    """The cached ones of a sequence's first `count` blocks; without a window the list ends at the first gap."""
-    blocks: list[int | None] = []
-    for index in range(count):
-        block = group.pool.find(hashes.at(tokens, index))
-        if block is None and group.visible.window is None:
-            break
-        blocks.append(block)
+def _cached_blocks(group: Group, hashes: Sequence[BlockHash]) -> list[int | None]:
+    """The cached ones of blocks with these hashes; without a window the list ends at the first gap."""
+    blocks = group.pool.find_all(hashes)
+    if group.visible.window is None and None in blocks:
+        del blocks[blocks.index(None) :]
     return blocks

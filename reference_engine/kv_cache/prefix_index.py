@@ -32,6 +32,10 @@ class PrefixIndex:
         """The block with that hash, or None."""
         return self._blocks.get(block_hash)
 
+    def find_all(self, hashes: Sequence[BlockHash]) -> list[int | None]:
+        """`find` for each hash."""
+        return [*map(self._blocks.get, hashes)]
+
     def hash_of(self, block: int) -> BlockHash | None:
         """The hash of an indexed block; None if it is not indexed."""
         return self._hashes.get(block)
