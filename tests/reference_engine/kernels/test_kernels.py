@@ -142,6 +142,34 @@ def test_any_mix_of_decodes_and_chunks_equals_the_naive_twin(
     assert all(map(torch.equal, store.stores[0].parts, twin.stores[0].parts))
 
 
+@given(
+    cuts=st.lists(st.integers(1, 40), max_size=5),
+    visible=st.sampled_from([EVERYTHING, Visible(9), Visible(6, 5)]),
+    dtype=st.sampled_from(DTYPES),
+)
+def test_no_bit_of_a_token_depends_on_how_its_prompt_is_cut(cuts, visible, dtype):
+    torch.manual_seed(0)
+    layout = CacheLayout((LayerLayout(2, 32, 32, visible),))
+    query, key, value = (torch.randn(41, count, 32).to(dtype) for count in (6, 2, 2))
+    table = torch.randperm(300)[: -(-41 // BLOCK)].tolist()
+
+    def attended_in(pieces):
+        store = allocate_storage(layout, num_blocks=[300], block_size=BLOCK, dtype=dtype, device=CPU)
+        backend = NativeAttention(store, native_kernels(CPU, dtype))
+        return torch.cat(
+            [
+                backend.begin_step([Span([table], first, stop - first)]).attend(
+                    0, query[first:stop], key[first:stop], value[first:stop]
+                )
+                for first, stop in pieces
+            ]
+        )
+
+    ends = [*sorted(set(cuts)), 41]
+    whole, cut = attended_in([(0, 41)]), attended_in(zip([0, *ends[:-1]], ends, strict=True))
+    assert torch.equal(whole, cut)
+
+
 @given(shape=shapes, heads=st.sampled_from([1, 5, 20]), seed=st.integers(0, 99))
 def test_a_latent_cache_equals_the_naive_twin(shape, heads, seed):
     torch.manual_seed(seed)
