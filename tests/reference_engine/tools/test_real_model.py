@@ -91,7 +91,8 @@ def test_the_tokenizer_agrees_with_transformers(model_folder):
 
 def test_it_knows_the_capital_of_france_over_http_and_the_loop_stays_free(serve, model_folder):
     async def test():
-        config = EngineConfig(model=str(model_folder), served_model_name="smol", num_blocks=256)
+        # In bfloat16 another beginning of the answer is as likely, within rounding.
+        config = EngineConfig(model=str(model_folder), served_model_name="smol", num_blocks=256, dtype="float32")
         async with serve(config=config) as s:
             body = {"messages": [{"role": "user", "content": "What is the capital of France?"}], "temperature": 0}
             answer = await s.post("/v1/chat/completions", body)
