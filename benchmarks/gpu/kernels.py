@@ -1,12 +1,12 @@
 """The reference engine's kernels on a GPU: correctness and speed. Run by ``make bench-gpu`` on a machine with an H200.
 
-Needs torch, triton, numpy and msgspec, and no files. Correctness: every kernel in bf16 against float64, over caches
-that hold NaN wherever nothing visible was written, and greedy decoding with CUDA graphs against stock torch attention.
-Times: medians of graph replays on random data that does not fit into the L2 cache; the share is of 4.3 TB/s, or of 680
-TFLOP/s for chunks and prefill. Quantised weights: the products that the engine chooses. Sampling is checked against the
-sampler on the host and must never wait for the device. Batch invariance: tokens of requests alone and in a batch, which
-must be equal, and the speed of that mode beside the default's; this part needs the other packages of the engine, too.
-``--sweep`` tries other tile shapes, ``--only`` runs one part.
+Needs torch, triton, numpy, msgspec and llguidance, and no files. Correctness: every kernel in bf16 against float64,
+over caches that hold NaN wherever nothing visible was written, and greedy decoding with CUDA graphs against stock torch
+attention. Times: medians of graph replays on random data that does not fit into the L2 cache; the share is of 4.3 TB/s,
+or of 680 TFLOP/s for chunks and prefill. Quantised weights: the products that the engine chooses. Sampling is checked
+against the sampler on the host and must never wait for the device. Batch invariance: tokens of requests alone and in a
+batch, which must be equal, and the speed of that mode beside the default's; this part needs the other packages of the
+engine, too. ``--sweep`` tries other tile shapes, ``--only`` runs one part.
 """
 
 import argparse
