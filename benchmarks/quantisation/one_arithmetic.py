@@ -4,8 +4,9 @@
 
 Greedy answers of the pulled model in bfloat16 on this CPU, one at a time, beside the same prompts all at once, with
 prompts cut into steps of 16 tokens, with so few blocks that requests are preempted, with drafts, and behind cached
-prefixes. Attention in bfloat16 rounds differently in steps of another shape, whatever the weights: so plain weights are
-measured, too, and quantised ones may differ in no more answers than they, within chance (two standard deviations).
+prefixes. Plain weights are measured, too: where attention in bfloat16 rounds differently in steps of another shape, as
+torch's does and the engine's CPU kernel does not, quantised weights may differ in no more answers than they, within
+chance (two standard deviations).
 """
 
 import argparse
