@@ -1,5 +1,6 @@
 """Fields that are valid alone but not together."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from bakeoff.reference_engine.errors import RequestError
@@ -35,8 +36,9 @@ def check_combinations(fields: GenerationFields) -> None:
     if fields.prompt_logprobs is not None and fields.stream:
         raise RequestError("prompt_logprobs are not in streams; leave out stream", param="prompt_logprobs")
     _check_best_of(fields)
-    _check_beam_search(fields)
-    _check_structured_output(fields)
+    wishes = [param for param, _, _ in wishes_of(fields)]
+    _check_beam_search(fields, wishes)
+    _check_structured_output(fields, wishes)
 
 
 def _check_echo(fields: CompletionFields) -> None:
@@ -69,7 +71,7 @@ _NEUTRAL_IN_A_SEARCH: dict[str, tuple[Any, ...]] = {
 _ONLY_IN_A_SEARCH: dict[str, tuple[Any, ...]] = {"length_penalty": (1,), "early_stopping": (False,)}
 
 
-def _check_beam_search(fields: GenerationFields) -> None:
+def _check_beam_search(fields: GenerationFields, wishes: Sequence[str]) -> None:
     """A search ranks whole answers by their probabilities, and has them only when it is over."""
     neutral, why = (
         (_NEUTRAL_IN_A_SEARCH, "contradicts use_beam_search")
@@ -80,15 +82,13 @@ def _check_beam_search(fields: GenerationFields) -> None:
         value = getattr(fields, name)
         if value is not None and value not in harmless:
             raise RequestError(f"{name} {why}; leave out one of the two", param=name)
-    wishes = wishes_of(fields)
     if fields.use_beam_search and wishes:
-        raise RequestError(f"{wishes[0][0]} {why}; leave out one of the two", param=wishes[0][0])
+        raise RequestError(f"{wishes[0]} {why}; leave out one of the two", param=wishes[0])
     if fields.use_beam_search and candidates_of(fields) < 2:
         raise RequestError("use_beam_search needs at least 2 beams: give best_of, or n", param="best_of")
 
 
-def _check_structured_output(fields: GenerationFields) -> None:
-    wishes = [param for param, _, _ in wishes_of(fields)]
+def _check_structured_output(fields: GenerationFields, wishes: Sequence[str]) -> None:
     if not wishes:
         return
     if len(wishes) > 1:

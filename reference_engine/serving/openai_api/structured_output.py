@@ -7,7 +7,7 @@ from typing import Any
 from bakeoff.reference_engine.errors import RequestError
 from bakeoff.reference_engine.sampling.grammar import JSON_OBJECT, Grammars
 from bakeoff.reference_engine.serving.openai_api.fields import ChatFields, GenerationFields, ResponseFormat
-from bakeoff.reference_engine.serving.openai_api.tools import tools_of
+from bakeoff.reference_engine.serving.openai_api.tools import Tools, tools_of
 
 Wish = tuple[str, Callable[[Grammars, Any], str], Any]  # the field, its compiler, its value
 
@@ -32,8 +32,8 @@ def wishes_of(fields: GenerationFields) -> list[Wish]:
             ("structured_outputs.json_object", Grammars.of_json_schema, JSON_OBJECT if options.json_object else None),
         ]
     tools = tools_of(fields) if isinstance(fields, ChatFields) else None
-    if tools is not None:
-        wishes.append(("tool_choice", Grammars.of_json_schema, tools.schema))
+    if tools is not None and tools.forced is not None:
+        wishes.append(("tool_choice", _of_forced_calls, tools))
     return [wish for wish in wishes if wish[2] is not None]
 
 
@@ -50,6 +50,14 @@ async def grammar_of(fields: GenerationFields, grammars: Grammars) -> str | None
         except RequestError as error:
             raise RequestError(str(error), param=param) from error
     return None
+
+
+def _of_forced_calls(grammars: Grammars, tools: Tools) -> str:
+    try:
+        schema = tools.schema
+    except RecursionError as error:
+        raise RequestError("parameters of the tools are nested too deeply; make them flatter") from error
+    return grammars.of_json_schema(schema)
 
 
 def _schema_of(wanted: ResponseFormat | None) -> Mapping[str, Any] | bool | None:

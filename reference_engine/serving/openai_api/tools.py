@@ -48,10 +48,8 @@ class Tools(NamedTuple):
     most: int | None
 
     @property
-    def schema(self) -> Mapping[str, Any] | None:
-        """What an answer must match if it must be a call; None if it need not be one."""
-        if self.forced is None:
-            return None
+    def schema(self) -> Mapping[str, Any]:
+        """What an answer must match that must be a call, of `forced` or of any function."""
         if self.forced:
             return self.schemas[self.forced]
         calls = [

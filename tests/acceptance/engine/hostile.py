@@ -54,6 +54,13 @@ def _chain(length: int) -> dict[str, Any]:
     return {"$ref": "#/$defs/0", "$defs": defs | {str(length): {"type": "null"}}}
 
 
+def _nest(depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {}
+    for _ in range(depth):
+        schema = {"type": "array", "items": schema}
+    return schema
+
+
 def _tools(count: int, schema: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"type": "function", "function": {"name": f"f{i}", "parameters": schema}} for i in range(count)]
 
@@ -84,6 +91,7 @@ KINDS: tuple[Callable[[random.Random], Request], ...] = (
     lambda rng: _body(TEXT, prompt="x", structured_outputs={"choice": ["y" * rng.randrange(1, 2000)] * 999}),
     lambda rng: _body(CHAT, messages=HELLO, tools=_tools(rng.randrange(1, 500), _schema(20)), tool_choice="required"),
     lambda rng: _body(CHAT, messages=HELLO, tools=_tools(2, _chain(rng.randrange(300, 3000))), tool_choice="required"),
+    lambda rng: _body(CHAT, messages=HELLO, tools=_tools(2, _nest(rng.randrange(300, 900))), tool_choice="required"),
     lambda rng: _body(TEXT, prompt="x", logit_bias={str(i): 1 for i in range(rng.randrange(10**4, 4 * 10**4))}),
     lambda rng: _body(TEXT, prompt="x", stop=["s" * 10**4] * rng.randrange(1, 40)),
     lambda rng: ("/v1/" + "a" * rng.randrange(10**4), b"", {}),

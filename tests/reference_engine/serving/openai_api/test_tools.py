@@ -1,5 +1,6 @@
 """Tools in chats: what the model is told, how its calls come back, and what is refused; asked with OpenAI's package."""
 
+import functools
 import json
 
 import openai
@@ -30,6 +31,10 @@ WEATHER = {
     },
 }
 CLOCK = {"type": "function", "function": {"name": "clock.now"}}
+DEEP = {
+    "type": "function",
+    "function": {"name": "deep", "parameters": functools.reduce(lambda x, _: {"items": x}, range(800), {})},
+}
 ANSWER = 'Let me look.\n<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
 
 
@@ -143,6 +148,7 @@ def test_a_call_can_be_forced_whatever_the_model_would_say(serve, tools_checkpoi
             "tool_choice",
             "give one",
         ),
+        ({"tools": [DEEP], "tool_choice": "required"}, "tool_choice", "nested too deeply"),
         ({"reasoning_effort": "low"}, "reasoning_effort", "no place for reasoning_effort"),
     ],
 )
