@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from bakeoff.reference_engine.serving.openai_api.call_reader import CallReader
 from bakeoff.reference_engine.serving.openai_api.reasoning import ReasoningSplitter
-from bakeoff.reference_engine.serving.openai_api.tool_formats import CallPart, CallReader
+from bakeoff.reference_engine.serving.openai_api.tool_formats import CallPart
 
 
 class Parts(NamedTuple):

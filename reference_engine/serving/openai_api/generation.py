@@ -49,7 +49,6 @@ _MOST_BODY_BYTES = 64 << 20
 _OTHER_BYTES = 1 << 20  # tools, schemas, biases
 _BYTES_PER_TOKEN = 16  # of a prompt in JSON, escapes included; three times as many as in most
 _GIVE_BACK_S = 3.0  # from the end of a large body until its prompt is encoded or refused
-_TAG_TOKENS = 16  # more than any tokenizer needs for a tag and the line ends behind it
 _SESSION_HEADER = "X-Session-ID"  # requests with one value go to one replica, which has their prefixes
 _SEED_MASK = (1 << 63) - 1  # JSON allows any integer
 _SSE_HEADERS = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
@@ -88,8 +87,7 @@ class GenerationRoutes:
         prompts = [await chat_prompt(fields, tokenizer, serving.facts.limits.max_model_len, tools)]
         answer_id = f"chatcmpl-{uuid.uuid4().hex}"
         form = ChatFormat(answer_id, serving.facts.config.model_name, return_token_ids=bool(fields.return_token_ids))
-        prompt_end = tokenizer.decode(prompts[0][-_TAG_TOKENS:], skip_special_tokens=False)
-        reading = Reading.of(tokenizer, tools, prompt_end)
+        reading = Reading.of(tokenizer, tools, prompts[0])
         return await self._generate(http, fields, _Job(answer_id, prompts, form, serving, trace, reading=reading))
 
     async def _body(self, http: web.Request, serving: Serving) -> bytes:

@@ -29,11 +29,12 @@ class HarmonyReader:
 
     Args:
         schemas: see `Calls`; none if no function may be called.
+        most: see `Calls`.
     """
 
-    def __init__(self, schemas: Mapping[str, Mapping[str, Any]]) -> None:
-        self.num_reasoning_tokens: int | None = 0
-        self._calls = Calls(schemas)
+    def __init__(self, schemas: Mapping[str, Mapping[str, Any]], most: int | None = None) -> None:
+        self.num_reasoning_tokens = 0
+        self._calls = Calls(schemas, most)
         self._held = ""
         self._header: list[str] = []
         self._has_messages = self._is_text = self._is_reasoning = self._is_call = False
@@ -58,7 +59,7 @@ class HarmonyReader:
         self._held = self._held[free:]
         if is_last and not self._has_messages:  # not in this format at all
             content += self._header
-        self.num_reasoning_tokens = (self.num_reasoning_tokens or 0) + (was_reasoning or bool(reasoning))
+        self.num_reasoning_tokens += was_reasoning or bool(reasoning)
         return Parts("".join(reasoning), "".join(content), self._calls.take())
 
     def _add(self, text: str, reasoning: list[str], content: list[str]) -> None:

@@ -1,14 +1,18 @@
 """Chooses how the answers of a chat are read: by the marks of the model's template and by the request's tools."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from bakeoff.reference_engine.errors import RequestError
 from bakeoff.reference_engine.loading.tokenizer import Tokenizer
 from bakeoff.reference_engine.serving.openai_api.answer_parts import AnswerReader, TaggedReader
+from bakeoff.reference_engine.serving.openai_api.call_reader import CallReader
 from bakeoff.reference_engine.serving.openai_api.harmony import HarmonyReader, is_harmony
 from bakeoff.reference_engine.serving.openai_api.reasoning import ReasoningSplitter, has_thinking_tags
-from bakeoff.reference_engine.serving.openai_api.tool_formats import CallReader, ToolFormat
+from bakeoff.reference_engine.serving.openai_api.tool_formats import ToolFormat
 from bakeoff.reference_engine.serving.openai_api.tools import Tools
+
+_TAG_TOKENS = 16  # more than any tokenizer needs for a tag and the line ends behind it
 
 
 class Reading(NamedTuple):
@@ -29,8 +33,8 @@ class Reading(NamedTuple):
     has_special_marks: bool
 
     @classmethod
-    def of(cls, tokenizer: Tokenizer, tools: Tools | None, prompt_end: str) -> "Reading":
-        """The reading for a template and the tools of a request.
+    def of(cls, tokenizer: Tokenizer, tools: Tools | None, prompt: Sequence[int]) -> "Reading":
+        """The reading for a template, the tools of a request, and the prompt that was made of them.
 
         Raises:
             RequestError: the template describes functions, but the format of its calls is not known.
@@ -46,17 +50,17 @@ class Reading(NamedTuple):
                 'a function or to "required"',
                 param="tools",
             )
-        reasons = has_thinking_tags(template) and not is_forced
+        prompt_end: str | None = None
+        if has_thinking_tags(template) and not is_forced:
+            prompt_end = tokenizer.decode(prompt[-_TAG_TOKENS:], skip_special_tokens=False)
         is_special = calls is not None and bool(calls.begin) and tokenizer.is_special(calls.begin)
-        return cls(tools, calls, prompt_end if reasons else None, is_harmony=False, has_special_marks=is_special)
+        return cls(tools, calls, prompt_end, is_harmony=False, has_special_marks=is_special)
 
     def reader(self) -> AnswerReader | None:
         """Reads one answer; None if an answer has no parts."""
-        schemas = {} if self.tools is None else self.tools.schemas
+        schemas, most = ({}, None) if self.tools is None else (self.tools.schemas, self.tools.most)
         if self.is_harmony:
-            return HarmonyReader(schemas)
+            return HarmonyReader(schemas, most)
         splitter = None if self.prompt_end is None else ReasoningSplitter(self.prompt_end)
-        calls = None
-        if self.tools is not None and self.calls is not None:
-            calls = CallReader(self.calls, schemas, self.tools.most)
+        calls = None if self.calls is None else CallReader(self.calls, schemas, most)
         return None if splitter is None and calls is None else TaggedReader(splitter, calls)

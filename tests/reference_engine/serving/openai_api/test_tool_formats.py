@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bakeoff.reference_engine.serving.openai_api.answer_parts import TaggedReader
+from bakeoff.reference_engine.serving.openai_api.call_reader import CallReader
 from bakeoff.reference_engine.serving.openai_api.harmony import HarmonyReader, is_harmony
 from bakeoff.reference_engine.serving.openai_api.reasoning import ReasoningSplitter
-from bakeoff.reference_engine.serving.openai_api.tool_formats import LISTED, CallReader, call_of, tool_format_of
+from bakeoff.reference_engine.serving.openai_api.tool_formats import LISTED, call_of, tool_format_of
 
 SCHEMAS = {
     "weather": {
@@ -49,7 +50,7 @@ def read(reader, pieces):
 
 def reader_of(template, most=None):
     if is_harmony(template):
-        return HarmonyReader(SCHEMAS)
+        return HarmonyReader(SCHEMAS, most)
     return TaggedReader(None, CallReader(tool_format_of(template), SCHEMAS, most))
 
 
@@ -148,6 +149,9 @@ def test_a_call_that_is_cut_off_keeps_what_was_written():
 def test_no_more_calls_are_reported_than_are_wanted():
     _, _, calls = read(reader_of(MISTRAL, most=1), [f"[TOOL_CALLS][{CALL}, {CALL}]"])
     assert [name for name, _ in calls] == ["weather"]
+    call = f"<|channel|>commentary to=functions.weather<|message|>{ARGUMENTS}<|call|>"
+    _, _, calls = read(reader_of(NAMED, most=1), [call, f"<|start|>assistant{call}"])
+    assert calls == [["weather", ARGUMENTS]]
 
 
 @given(data=st.data())
