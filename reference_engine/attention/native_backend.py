@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 
 from bakeoff.reference_engine.attention.base import Span
-from bakeoff.reference_engine.kernels.cpu import Decode, NativeKernels
+from bakeoff.reference_engine.kernels.cpu import AttentionCall, NativeKernels
 from bakeoff.reference_engine.kernels.operands import require_packed, require_rows
 from bakeoff.reference_engine.kernels.scoring import PLAIN, Scoring
 from bakeoff.reference_engine.kv_cache.layout import LayerLayout
@@ -73,7 +73,7 @@ class NativeStep:
         require_packed(torch.float32, scoring.sinks)
         require_packed(query.dtype, towards_sinks)
         out = query.new_empty(rows.count, query.shape[1] * layout.value_dim)
-        self._kernels.paged_decode(
+        self._kernels.paged_attention(
             ctypes.byref(rows.argument(layout, query, key, value, scoring)),
             out.data_ptr(),
             query.data_ptr(),
@@ -105,7 +105,7 @@ class _Rows:
         self._places, self._ends = array.array("Q", places), array.array("q", ends)
         self._block_size = storage.block_size
         self._visible = storage.layout.groups[group]
-        self._argument: Decode | None = None
+        self._argument: AttentionCall | None = None
 
     def argument(
         self,
@@ -114,10 +114,10 @@ class _Rows:
         key: torch.Tensor | None,
         value: torch.Tensor | None,
         scoring: Scoring,
-    ) -> Decode:
+    ) -> AttentionCall:
         """The kernel's argument for a layer; reused, since layers of a group differ only in their tensors' layout."""
         if self._argument is None:
-            self._argument = Decode(
+            self._argument = AttentionCall(
                 tables=self._places.buffer_info()[0],
                 ends=self._ends.buffer_info()[0],
                 batch=self.count,

@@ -1,4 +1,4 @@
-// Attention of one new token per sequence over a paged cache, which is read in place.
+// Attention of new tokens, each a row of its own, over a paged cache, which is read in place.
 //
 // Written for vectors as wide as the processor's registers, which the compiler turns into instructions; intrinsics are
 // used only to multiply bfloat16 in pairs. Sums are in float32. cpu.py and native_backend.py call it, and tests compare
@@ -14,9 +14,9 @@
 #include "numbers.h"
 
 // Arguments that all layers of a group share in one step; cpu.py has the same fields in the same order.
-struct Decode {
-    const int32_t* const* tables;  // [batch], the engine's own block table of each sequence
-    const int64_t* ends;           // [batch], tokens of each, the new one included
+struct AttentionCall {
+    const int32_t* const* tables;  // [batch], the engine's own block table of each row's sequence
+    const int64_t* ends;           // [batch], tokens of the sequence up to the row's own, which is included
     const float* learned_sinks;    // [heads], see Scoring.sinks; may be null
     int64_t batch, block_size;
     int64_t heads, kv_heads, key_dim, value_dim;
@@ -42,17 +42,17 @@ inline V capped(V x, float cap) {
 }
 
 // The largest score, and the sum of weights relative to it, before a head has seen any token.
-inline float first_score(const Decode& step, int64_t head) {
+inline float first_score(const AttentionCall& step, int64_t head) {
     return step.learned_sinks ? step.learned_sinks[head] : -std::numeric_limits<float>::infinity();
 }
-inline float first_total(const Decode& step) { return step.learned_sinks ? 1.0f : 0.0f; }
+inline float first_total(const AttentionCall& step) { return step.learned_sinks ? 1.0f : 0.0f; }
 
 // Some query heads of one key/value head of one sequence: online softmax over the visible tokens, tile by tile
 // (FlashAttention, arXiv:2205.14135). Dims are multiples of kLanes.
 template <typename T, int group>
 class Head {
   public:
-    Head(const Decode& step, int64_t first_head)
+    Head(const AttentionCall& step, int64_t first_head)
         : step_(step), key_vectors_(step.key_dim / kWide), value_vectors_(step.value_dim / kWide) {
         for (int g = 0; g < group; ++g) {
             largest_[g] = first_score(step, first_head + g);
@@ -154,7 +154,7 @@ class Head {
     // Keys, or vectors of values, that are added together; limited by the registers for their sums.
     static constexpr int kAtOnce = group <= 3 ? 4 : group <= 6 ? 2 : 1;
 
-    const Decode& step_;
+    const AttentionCall& step_;
     const int64_t key_vectors_, value_vectors_;
     Wide query_[group][kMostDims / kWide], sums_[group][kMostDims / kWide];
     float scores_[group][kTile] = {}, largest_[group], total_[group];
@@ -167,7 +167,7 @@ class Head {
 template <int group>
 class PairHead {
   public:
-    PairHead(const Decode& step, int64_t first_head)
+    PairHead(const AttentionCall& step, int64_t first_head)
         : step_(step), key_parts_(step.key_dim / 32), value_parts_(step.value_dim / 32) {
         for (int g = 0; g < group; ++g) {
             largest_[g] = first_score(step, first_head + g);
@@ -298,7 +298,7 @@ class PairHead {
 
     static constexpr int kTiles = 8;  // weighted together; a single tile would mostly wait for its own results
 
-    const Decode& step_;
+    const AttentionCall& step_;
     const bf16* query_ = nullptr;
     const int64_t key_parts_, value_parts_;
     __m512 sums_[group][kMostDims / 16], scores_[group][kTiles];
@@ -306,7 +306,7 @@ class PairHead {
     float largest_[group], total_[group];
 };
 
-inline bool suits_pairs(const Decode& step) {
+inline bool suits_pairs(const AttentionCall& step) {
     return step.key_dim % 32 == 0 && step.value_dim % 32 == 0 && step.block_size % kTile == 0;
 }
 
@@ -320,7 +320,7 @@ struct Caches {
 
 // `count` query heads from `first_head` on, which share the key/value head `head`, of one row of the batch.
 template <typename T, int count>
-void attend_heads(const Decode& step, const Caches<T>& caches, T* out, const T* query, const T* towards_sinks,
+void attend_heads(const AttentionCall& step, const Caches<T>& caches, T* out, const T* query, const T* towards_sinks,
                   int64_t row, int64_t head, int64_t first_head) {
     const T* keys = caches.keys + head * step.key_dim;
     const T* values = caches.values ? caches.values + head * step.value_dim : keys;
@@ -348,9 +348,9 @@ void attend_heads(const Decode& step, const Caches<T>& caches, T* out, const T* 
     attend(Head<T, count>(step, first_head));
 }
 
-// Writes the new token of each sequence into the cache.
+// Writes the token of each row into the cache.
 template <typename T>
-void store(const Decode& step, const Caches<T>& caches, const T* new_keys, const T* new_values) {
+void store(const AttentionCall& step, const Caches<T>& caches, const T* new_keys, const T* new_values) {
     for (int64_t row = 0; row < step.batch; ++row) {
         const int64_t token = step.ends[row] - 1, size = step.block_size;
         const int64_t slot = step.tables[row][token / size] * size + token % size;
@@ -361,11 +361,11 @@ void store(const Decode& step, const Caches<T>& caches, const T* new_keys, const
     }
 }
 
-// Stores, then attends. out: [batch, heads * value_dim]; `new_keys` may be null: then nothing is stored; `towards_sinks`
-// may be null: then `query` is multiplied by the keys of sinks, too.
+// Stores, then attends. out: [batch, heads * value_dim]. Without `new_keys` nothing is stored; without `towards_sinks`
+// `query` is multiplied by the keys of sinks, too.
 template <typename T>
-void paged_decode(const Decode& step, T* out, const T* query, const T* towards_sinks, const T* new_keys,
-                  const T* new_values, T* keys, T* values) {
+void paged_attention(const AttentionCall& step, T* out, const T* query, const T* towards_sinks, const T* new_keys,
+                     const T* new_values, T* keys, T* values) {
     const int64_t key_row = step.kv_heads * step.key_dim;
     const Caches<T> caches{keys, values, key_row, values ? step.kv_heads * step.value_dim : key_row};
     if (new_keys) store(step, caches, new_keys, new_values);
@@ -387,9 +387,9 @@ void paged_decode(const Decode& step, T* out, const T* query, const T* towards_s
 }  // namespace
 
 #define EXPORT(T, SUFFIX)                                                                                              \
-    extern "C" void paged_decode_##SUFFIX(const Decode* step, T* out, const T* query, const T* towards_sinks,          \
-                                          const T* new_keys, const T* new_values, T* keys, T* values) {                \
-        paged_decode<T>(*step, out, query, towards_sinks, new_keys, new_values, keys, values);                         \
+    extern "C" void paged_attention_##SUFFIX(const AttentionCall* step, T* out, const T* query, const T* towards_sinks,\
+                                             const T* new_keys, const T* new_values, T* keys, T* values) {             \
+        paged_attention<T>(*step, out, query, towards_sinks, new_keys, new_values, keys, values);                      \
     }
 
 EXPORT(float, f32)

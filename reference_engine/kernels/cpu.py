@@ -21,7 +21,7 @@ _ARGUMENTS = {
     "silu_mul": (POINTER, POINTER, LONG, LONG),
     "argmax": (POINTER, POINTER, LONG, LONG),
     "apply_rope": (POINTER, LONG, POINTER, POINTER, LONG, LONG, LONG),
-    "paged_decode": (POINTER,) * 8,
+    "paged_attention": (POINTER,) * 8,
 }
 
 
@@ -89,7 +89,7 @@ class NativeKernels:
     """Compiled operators; see `Kernels`. Rows of `heads` may be parts of longer rows; all else is contiguous."""
 
     def __init__(self, rows: ctypes.CDLL, attention: ctypes.CDLL, dtype: torch.dtype) -> None:
-        places = dict.fromkeys(_ARGUMENTS, rows) | {"paged_decode": attention}
+        places = dict.fromkeys(_ARGUMENTS, rows) | {"paged_attention": attention}
         functions = {name: getattr(place, f"{name}_{SUFFIXES[dtype]}") for name, place in places.items()}
         for name, function in functions.items():
             function.argtypes, function.restype = _ARGUMENTS[name], None
@@ -97,7 +97,7 @@ class NativeKernels:
         self._add_rms_norm = {torch.float32: functions["add_rms_norm_f32_weight"], dtype: functions["add_rms_norm"]}
         self._silu_mul = functions["silu_mul"]
         self._apply_rope, self._argmax = functions["apply_rope"], functions["argmax"]
-        self.paged_decode = functions["paged_decode"]
+        self.paged_attention = functions["paged_attention"]
 
     def add_rms_norm(
         self, residual: torch.Tensor, x: torch.Tensor | None, weight: torch.Tensor, eps: float
@@ -135,8 +135,8 @@ class NativeKernels:
         return heads
 
 
-class Decode(ctypes.Structure):
-    """Arguments of `paged_decode` for a whole step; see the struct of that name in `attention.cpp`."""
+class AttentionCall(ctypes.Structure):
+    """Arguments of `paged_attention` for a whole step; see the struct of that name in `attention.cpp`."""
 
     _fields_ = (
         *((name, POINTER) for name in ("tables", "ends", "learned_sinks")),
