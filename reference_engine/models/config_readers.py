@@ -274,7 +274,7 @@ def read_smollm3(raw: Mapping[str, Any], where: str) -> ModelConfig:
     interval, layers = whole(raw, "no_rope_layer_interval"), range(whole(raw, "num_hidden_layers"))
     rotates = raw.get("no_rope_layers") or [(index + 1) % interval for index in layers]  # 0 where none is, as stored
     unrotated = frozenset(index for index in layers if not rotates[index])
-    window = raw.get("sliding_window") if raw.get("use_sliding_window", False) else None
+    window = _enabled_window(raw)
     sliding = [window is not None and index in unrotated for index in layers]
     return ModelConfig(
         **common_fields(raw, where),
@@ -288,7 +288,7 @@ def read_smollm3(raw: Mapping[str, Any], where: str) -> ModelConfig:
 def read_qwen2_moe(raw: Mapping[str, Any], where: str) -> MoeConfig:
     """See `config_from_hf`."""
     raw = {**_QWEN2_MOE_DEFAULTS, **raw}
-    window = raw["sliding_window"] if raw.get("use_sliding_window", False) else None
+    window = _enabled_window(raw)
     last = whole(raw, "max_window_layers")
     sliding = [
         window is not None and index % 2 == 0 and index < last for index in range(whole(raw, "num_hidden_layers"))
@@ -310,12 +310,11 @@ def read_qwen2_moe(raw: Mapping[str, Any], where: str) -> MoeConfig:
 def read_qwen3_moe(raw: Mapping[str, Any], where: str) -> MoeConfig:
     """See `config_from_hf`."""
     raw = {**_QWEN3_MOE_DEFAULTS, **raw}
-    window = raw["sliding_window"] if raw.get("use_sliding_window", False) else None
     return MoeConfig(
         **common_fields(raw, where),
         attention_bias=bool(raw.get("attention_bias", False)),
         qk_norm=True,
-        windows=layer_windows(raw, where, window),
+        windows=layer_windows(raw, where, _enabled_window(raw)),
         num_experts=whole(raw, "num_local_experts" if raw.get("num_local_experts") else "num_experts"),
         num_experts_per_tok=whole(raw, "num_experts_per_tok"),
         moe_intermediate_size=whole(raw, "moe_intermediate_size"),
@@ -464,9 +463,14 @@ def _soft_cap(raw: Mapping[str, Any], name: str) -> float | None:
     return None if cap is None else float(cap)
 
 
+def _enabled_window(raw: Mapping[str, Any], default: int | None = None) -> int | None:
+    """The window of a config in which it must be enabled, too."""
+    return raw.get("sliding_window", default) if raw.get("use_sliding_window", False) else None
+
+
 def _qwen_windows(raw: Mapping[str, Any], where: str) -> tuple[int | None, ...]:
     """Windows of this family: only if enabled, and only from layer max_window_layers on."""
-    window = raw.get("sliding_window", 4096) if raw.get("use_sliding_window", False) else None
+    window = _enabled_window(raw, 4096)
     first = whole(raw, "max_window_layers", 28)
     sliding = [window is not None and index >= first for index in range(whole(raw, "num_hidden_layers"))]
     return layer_windows(raw, where, window, sliding)

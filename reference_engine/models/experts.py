@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import torch
 
+from bakeoff.reference_engine.core.model_config import ModelConfig
 from bakeoff.reference_engine.models.config_readers import MoeConfig
 from bakeoff.reference_engine.models.mlp import FeedForward, GatedMlp
 from bakeoff.reference_engine.models.names import CORRECTION, layer_prefix
@@ -111,7 +112,7 @@ class SharedAndRouted:
 
 
 def feed_forward(
-    config: MoeConfig,
+    config: ModelConfig,
     index: int,
     weights: Weights,
     *,
@@ -125,9 +126,9 @@ def feed_forward(
         weights: of the model.
         combine: see `GatedMlp`.
     """
+    if not isinstance(config, MoeConfig) or index in config.dense_layers:
+        return GatedMlp(weights, f"{layer_prefix(index)}mlp.", has_bias=config.mlp_bias, combine=combine)
     prefix = f"{layer_prefix(index)}{config.names.block}"
-    if index in config.dense_layers:
-        return GatedMlp(weights, prefix, has_bias=config.mlp_bias, combine=combine)
     experts = Experts(config, weights, prefix, combine=combine)
     if not config.shared_width:
         return experts

@@ -10,7 +10,7 @@ import torch
 from bakeoff.reference_engine.core.config import QuantizationName
 from bakeoff.reference_engine.core.model_config import ModelConfig
 from bakeoff.reference_engine.core.ranks import ALONE, Ranks
-from bakeoff.reference_engine.models import deepseek, dense, gemma, gpt_oss, phi3, sparse
+from bakeoff.reference_engine.models import deepseek, gemma, gpt_oss, phi3, pre_norm
 from bakeoff.reference_engine.models.decoder import Model
 from bakeoff.reference_engine.models.offload import WeightOffload
 from bakeoff.reference_engine.models.sharding import config_of_rank
@@ -45,15 +45,15 @@ FAMILIES: Mapping[str, Family] = {
     "gemma2": Family(gemma.build),
     "gemma3_text": Family(gemma.build, gemma.TextWeights),
     "gpt_oss": Family(gpt_oss.build, gpt_oss.SplitExperts),
-    "llama": Family(dense.build),
-    "mistral": Family(dense.build),
-    "mixtral": Family(sparse.build),
-    "phi3": Family(dense.build, phi3.SplitWeights),
-    "qwen2": Family(dense.build),
-    "qwen2_moe": Family(sparse.build),
-    "qwen3": Family(dense.build),
-    "qwen3_moe": Family(sparse.build),
-    "smollm3": Family(dense.build),
+    "llama": Family(pre_norm.build),
+    "mistral": Family(pre_norm.build),
+    "mixtral": Family(pre_norm.build),
+    "phi3": Family(pre_norm.build, phi3.SplitWeights),
+    "qwen2": Family(pre_norm.build),
+    "qwen2_moe": Family(pre_norm.build),
+    "qwen3": Family(pre_norm.build),
+    "qwen3_moe": Family(pre_norm.build),
+    "smollm3": Family(pre_norm.build),
 }
 
 
