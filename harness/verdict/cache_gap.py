@@ -286,9 +286,8 @@ class _Simulation:
         shared = call.request.shared_tokens
         if not setting.in_templates and call.request.goes_on:
             shared = max(shared, before.tokens + before.generated)
-        elif (
-            setting.keeps_generated and shared >= before.tokens
-        ):  # it holds the previous prompt and its recorded answer
+        elif setting.keeps_generated and shared >= before.tokens:
+            # The prompt holds the previous one and its recorded answer.
             shared = min(call.tokens, before.tokens + before.generated)
         most = min(shared, call.tokens - 1)
         if setting.in_templates and most >= hit_tokens + self._size:

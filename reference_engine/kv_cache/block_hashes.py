@@ -29,7 +29,11 @@ def block_hash(parent: BlockHash, token_ids: Sequence[int]) -> BlockHash:
         parent: hash of the block before it, or a `root_hash`.
         token_ids: of this block, `block_size` of them or, of a sequence's last block, fewer.
     """
-    return blake2b(parent + array(_INTEGER, token_ids).tobytes(), digest_size=_HASH_BYTES).digest()
+    return _hash(parent, array(_INTEGER, token_ids).tobytes())
+
+
+def _hash(parent: BlockHash, tokens: bytes) -> BlockHash:
+    return blake2b(parent + tokens, digest_size=_HASH_BYTES).digest()
 
 
 def prompt_hashes(token_ids: Sequence[int], block_size: int, salt: str | None) -> bytes:
@@ -41,7 +45,7 @@ def prompt_hashes(token_ids: Sequence[int], block_size: int, salt: str | None) -
     tokens = array(_INTEGER, token_ids).tobytes()
     hashes: list[BlockHash] = []
     for first in range(0, len(tokens) - size + 1, size):
-        parent = blake2b(parent + tokens[first : first + size], digest_size=_HASH_BYTES).digest()
+        parent = _hash(parent, tokens[first : first + size])
         hashes.append(parent)
     return b"".join(hashes)
 

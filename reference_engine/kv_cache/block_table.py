@@ -135,7 +135,8 @@ class BlockTable:
             num_computed: leading tokens whose keys and values are in the blocks.
         """
         for index in range(self._num_cached, num_computed // self._pool.block_size):
-            self._cache(index, hashes.at(token_ids, index), hashes, token_ids, num_computed)
+            tokens = token_ids[index * self._pool.block_size : (index + 1) * self._pool.block_size]
+            self._cache(index, hashes.at(token_ids, index), hashes.before(token_ids, index), tokens)
             self._num_cached = index + 1
 
     def cache_tail(self, hashes: BlockHashes, token_ids: Sequence[int], num_computed: int) -> None:
@@ -145,16 +146,12 @@ class BlockTable:
         """
         index, inside = divmod(num_computed, self._pool.block_size)
         if inside and index < len(self.blocks) and self._pool.references(self.blocks[index]) == 1:
-            tokens = token_ids[num_computed - inside : num_computed]
-            self._cache(index, block_hash(hashes.before(token_ids, index), tokens), hashes, token_ids, num_computed)
+            tokens, parent = token_ids[num_computed - inside : num_computed], hashes.before(token_ids, index)
+            self._cache(index, block_hash(parent, tokens), parent, tokens)
 
-    def _cache(
-        self, index: int, name: BlockHash, hashes: BlockHashes, token_ids: Sequence[int], num_computed: int
-    ) -> None:
-        block, size = self.blocks[index], self._pool.block_size
-        if block != RELEASED:
-            tokens = token_ids[index * size : min((index + 1) * size, num_computed)]
-            self._pool.cache_block(block, name, hashes.before(token_ids, index), tokens)
+    def _cache(self, index: int, own: BlockHash, parent: BlockHash, tokens: Sequence[int]) -> None:
+        if self.blocks[index] != RELEASED:
+            self._pool.cache_block(self.blocks[index], own, parent, tokens)
 
     def has_out_of_window(self, num_computed: int) -> bool:
         """Whether `free_out_of_window` would release a block."""

@@ -217,8 +217,9 @@ class KvCache:
         It leaves out at least one token, which must be computed to sample the next one. As in vLLM, it leaves out all
         tokens of a request that asks for log-probabilities of its prompt.
         """
-        hit = self._lookup_whole(request)
-        return self._with_copy(request, hit) if self.prefix_caching and not request.needs_prompt_logits else hit
+        if not self.prefix_caching or request.needs_prompt_logits:
+            return self._nothing
+        return self._with_copy(request, self._lookup_whole(request))
 
     def _with_copy(self, request: Request, hit: Hit) -> Hit:
         """A hit of whole blocks, and the beginning of a block that continues it, if one does."""
@@ -237,8 +238,6 @@ class KvCache:
         return Hit(start + common, blocks, common)  # type: ignore[arg-type]  (no None is left)
 
     def _lookup_whole(self, request: Request) -> Hit:
-        if not self.prefix_caching or request.needs_prompt_logits:
-            return self._nothing
         hashes, tokens, size = self.blocks_of(request).hashes, request.token_ids, self._block_size
         count = (len(tokens) - 1) // size
         cached = [_cached_blocks(group, hashes.first(tokens, count)) for group in self.groups]

@@ -38,9 +38,7 @@ def _q4_k(blocks: torch.Tensor) -> torch.Tensor:
     scales, offsets = _fitted(parts)
     step, scale_codes = _quantised_scales(scales)
     offset_step, offset_codes = _quantised_scales(offsets)
-    own = step * scale_codes
-    low = offset_step * offset_codes
-    codes = ((parts + low[..., None]) / own.clamp(min=_TINY)[..., None]).round().clamp(0, 15).to(torch.uint8)
+    codes = _codes(parts, step * scale_codes, offset_step * offset_codes).to(torch.uint8)
     halves = codes.reshape(len(blocks), 4, 2, 32)
     packed = (halves[:, :, 0] | (halves[:, :, 1] << 4)).reshape(len(blocks), 128)
     fine, offset_fine = scale_codes.to(torch.uint8), offset_codes.to(torch.uint8)

@@ -194,11 +194,10 @@ class EngineClient:
             raise self.failure
         shares: dict[int, list[Request]] = {}
         loads = [replica.num_open for replica in self._replicas]
+        home = None if session is None else zlib.crc32(session.encode(errors="replace")) % len(loads)
         for leader in requests:
             self._facts.limits.check_request(leader)
-            number = min(range(len(loads)), key=loads.__getitem__)
-            if session is not None:
-                number = zlib.crc32(session.encode(errors="replace")) % len(loads)
+            number = min(range(len(loads)), key=loads.__getitem__) if home is None else home
             loads[number] += leader.width
             shares.setdefault(number, []).append(leader)
         for number, share in shares.items():

@@ -5,14 +5,13 @@
 Functions are made up, or those of the Berkeley Function Calling Leaderboard (gorilla.cs.berkeley.edu); arguments
 are made up to fit their schemas, with quotes, braces and marks of the formats in strings. A stub in place of the model
 answers each chat with a call, written in the format; OpenAI's package asks, whole and in a stream. The last line of the
-output is one JSON object; the exit status is 0 if every goal is met. Needs the model of `bakeoff models pull`.
+output is one JSON object; the exit status is 0 if every goal is met.
 """
 
 import argparse
 import asyncio
 import gzip
 import json
-import os
 import random
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,7 +29,7 @@ from bakeoff.reference_engine.loading.tokenizer import Tokenizer, open_tokenizer
 from bakeoff.reference_engine.serving.core import loop as core_loop
 from bakeoff.reference_engine.serving.server import make_app
 from bakeoff.reference_engine.serving.service import Service
-from benchmarks.bars import Bars
+from benchmarks.bars import Bars, model_argument
 from tests.reference_engine.conftest import ThreadCore
 
 _SHOWN = "{% for tool in tools or [] %}{{ tool.function.name }} {% endfor %}{{ messages[-1].content }}"
@@ -117,11 +116,7 @@ def _made_up(schema: Mapping[str, Any], rng: random.Random) -> Any:
 
 
 class Stub:
-    """Answers every request with the next of some texts.
-
-    Args:
-        texts: token ids of each.
-    """
+    """Takes the place of the model: each sampled token is the next of `left`."""
 
     def __init__(self) -> None:
         self.left: list[int] = []
@@ -180,14 +175,15 @@ async def _check(model: str, mark: str, write: Any, functions: list[dict[str, An
 
 def main() -> None:
     """Checks all formats."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    model_argument(parser)
     parser.add_argument("--functions-file", type=Path, help="JSON lines, compressed; made-up functions without it")
     parser.add_argument("--functions", type=int, default=60)
     arguments = parser.parse_args()
     functions = _functions(arguments.functions_file, arguments.functions)
     bars = Bars()
     for name, (mark, write) in FORMATS.items():
-        wrong = asyncio.run(_check(os.environ["BAKEOFF_TEST_MODEL"], mark, write, functions))
+        wrong = asyncio.run(_check(arguments.model, mark, write, functions))
         print(f"{name}: {len(functions)} calls, {wrong} wrong")
         bars.add(f"wrong_calls_{name.replace(' ', '_')}", wrong, "<=", 0)
     bars.finish()
