@@ -1,6 +1,6 @@
 """Whether quantised answers depend on the load, on cuts, on the cache or on drafts.
 
-    python -m benchmarks.quantisation.one_arithmetic [--prompts 100] [--method int8 --method int4]
+    python -m benchmarks.quantisation.one_arithmetic [--prompts 100] [--weights int8] [--cache int4]
 
 Greedy answers of the pulled model in bfloat16 on this CPU, one at a time, beside the same prompts all at once, with
 prompts cut into steps of 16 tokens, with so few blocks that requests are preempted, with drafts, and behind cached
@@ -10,6 +10,7 @@ chance (two standard deviations).
 """
 
 import argparse
+import itertools
 import math
 from typing import Any
 
@@ -18,7 +19,8 @@ from bakeoff.reference_engine.offline import LLM, Completion
 from benchmarks.bars import Bars, model_argument
 from benchmarks.engine.prompts import read_prompts
 
-PLAIN = "none"
+PLAIN = ("none", "auto")
+"""Weights, keys and values as they are."""
 SETTINGS: dict[str, dict[str, Any]] = {
     "together": {},
     "cut": {"max_num_batched_tokens": 16},
@@ -41,29 +43,32 @@ def answers(llm: LLM, prompts: list[list[int]], *, one_by_one: bool = False, pas
 
 
 def main() -> None:
-    """Measures every method and setting."""
+    """Measures every format and setting."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     model_argument(parser)
     parser.add_argument("--prompts", type=int, default=100)
-    parser.add_argument("--method", action="append", help="of quantisation (default: int8 and int4)")
+    parser.add_argument("--weights", action="append", help="methods of quantisation (default: int8 and int4)")
+    parser.add_argument("--cache", action="append", help="formats of keys and values (default: auto, int8 and int4)")
     options = parser.parse_args()
     prompts = read_prompts(options.model, options.prompts)
     bars = Bars()
     plain: dict[str, int] = {}
-    for method in (PLAIN, *(options.method or ("int8", "int4"))):
+    formats = itertools.product(options.weights or ("int8", "int4"), options.cache or ("auto", "int8", "int4"))
+    for weights, cache in (PLAIN, *formats):
         common: dict[str, Any] = {
-            "dtype": "bfloat16", "quantization": method, "num_blocks": 1024, "enable_prefix_caching": False,
+            "dtype": "bfloat16", "quantization": weights, "kv_cache_dtype": cache, "num_blocks": 1024,
+            "enable_prefix_caching": False,
         }  # fmt: skip
         alone = answers(LLM(options.model, max_num_seqs=1, **common), prompts, one_by_one=True)
         for name, settings in SETTINGS.items():
             llm = LLM(options.model, max_num_seqs=16, **common | settings)
             found = answers(llm, prompts, passes=PASSES.get(name, 1))
             differing = sum(one.token_ids != other.token_ids for one, other in zip(alone, found, strict=True))
-            print(f"{method} {name}: {differing} of {len(prompts)} answers differ from those alone", flush=True)
+            print(f"weights {weights}, cache {cache}, {name}: {differing} of {len(prompts)} answers differ", flush=True)
             plain.setdefault(name, differing)
-            if method != PLAIN:
+            if (weights, cache) != PLAIN:
                 most = plain[name] + 2 * math.sqrt(2 * plain[name])
-                bars.add(f"{method}_{name}_differing", differing, "<=", most)
+                bars.add(f"{weights}_{cache}_{name}_differing", differing, "<=", most)
     bars.finish()
 
 

@@ -11,6 +11,7 @@ import msgspec
 import torch
 
 from bakeoff.reference_engine.kernels.scoring import PLAIN, Scoring
+from bakeoff.reference_engine.kv_cache.block_table import Visible
 
 
 class Span(msgspec.Struct, frozen=True, gc=False):
@@ -82,3 +83,9 @@ def slot_mapping(spans: Sequence[Span], block_size: int, group: int = 0) -> list
             for position in range(span.start, span.end)
         )
     return slots
+
+
+def seen_blocks(span: Span, visible: Visible, block_size: int) -> list[int]:
+    """The places in the table of a span of the blocks that its tokens see; the first token decides."""
+    hidden = visible.out_of_window_blocks(span.start, block_size)
+    return [i for i in range(-(-span.end // block_size)) if i not in hidden]

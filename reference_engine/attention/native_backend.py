@@ -1,5 +1,7 @@
 """Paged attention on the CPU with our own kernel, which reads the cache in place.
 
+Blocks of a quantised cache are decoded first, layer by layer, each block that the step sees once.
+
 Every new token is a row of its own, those of prompts too: the keys of all are stored first, and each row sees those up
 to its own. So what a token becomes does not depend on how its prompt was cut, on what was cached, or on what else is in
 the step. Measurements beside stock operators: docs/decisions/reference-engine-cpu-attention.md.
@@ -8,10 +10,11 @@ the step. Measurements beside stock operators: docs/decisions/reference-engine-c
 import array
 import ctypes
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 
-from bakeoff.reference_engine.attention.base import Span
+from bakeoff.reference_engine.attention.base import Span, seen_blocks, slot_mapping
 from bakeoff.reference_engine.kernels.cpu import AttentionCall, NativeKernels
 from bakeoff.reference_engine.kernels.operands import require_packed, require_rows
 from bakeoff.reference_engine.kernels.scoring import PLAIN, Scoring
@@ -23,11 +26,9 @@ _LANES, _MOST_DIMS = 16, 576
 
 
 def suits_native(storage: KvStorage) -> bool:
-    """Whether the compiled kernel reads such stores and heads."""
+    """Whether the compiled kernel suits heads of these dims."""
     dims = {dim for layer in storage.layout.layers for dim in (layer.key_dim, layer.value_dim)}
-    return all(isinstance(store, PlainStore) for store in storage.stores) and all(
-        dim % _LANES == 0 and dim <= _MOST_DIMS for dim in dims
-    )
+    return all(dim % _LANES == 0 and dim <= _MOST_DIMS for dim in dims)
 
 
 class NativeAttention:
@@ -66,9 +67,15 @@ class NativeStep:
         towards_sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """See `AttentionStep.attend`."""
-        layout, parts = self._storage.layout.layers[layer], self._storage.stores[layer].parts
+        layout, store = self._storage.layout.layers[layer], self._storage.stores[layer]
         rows = self._rows[self._storage.group_of[layer]]
         require_rows(query.dtype, query, key, value)
+        parts: Sequence[torch.Tensor] = store.parts
+        if rows.decoded is not None:
+            if key is not None:
+                store.write(rows.decoded.slots, key, value)
+            key = value = None  # the kernel has nothing to store
+            parts = store.read(rows.decoded.blocks)[: 1 if layout.value_in_key else 2]
         require_packed(None, *parts)
         require_packed(torch.float32, scoring.sinks)
         require_packed(query.dtype, towards_sinks)
@@ -86,20 +93,51 @@ class NativeStep:
         return out
 
 
+class _Decoded(NamedTuple):
+    """What a step needs of a quantised cache, for the layers of one group.
+
+    Attributes:
+        slots: of the new tokens, int64 [num_tokens].
+        blocks: which the new tokens see, int64, each once.
+        tables: for each span, where in `blocks` its own are.
+    """
+
+    slots: torch.Tensor
+    blocks: torch.Tensor
+    tables: "list[array.array[int]]"
+
+
+def _decoded(spans: Sequence[Span], group: int, storage: KvStorage) -> _Decoded:
+    size, visible = storage.block_size, storage.layout.groups[group]
+    places: dict[int, int] = {}
+    tables: list[array.array[int]] = []
+    for span in spans:
+        own = span.tables[group]
+        table = array.array("i", [0]) * -(-span.end // size)
+        for i in seen_blocks(span, visible, size):
+            table[i] = places.setdefault(own[i], len(places))
+        tables.append(table)
+    return _Decoded(torch.tensor(slot_mapping(spans, size, group)), torch.tensor([*places]), tables)
+
+
 class _Rows:
-    """The kernel's arguments for the new tokens of a step, for the layers of one group."""
+    """The kernel's arguments for the new tokens of a step, for the layers of one group.
+
+    Attributes:
+        count: of the new tokens.
+        decoded: None if the kernel reads the cache itself.
+    """
 
     def __init__(self, spans: Sequence[Span], group: int, storage: KvStorage) -> None:
         self.count = sum(span.length for span in spans)
+        plain = all(isinstance(store, PlainStore) for store in storage.stores)
+        self.decoded = None if plain else _decoded(spans, group, storage)
+        tables = [span.tables[group] for span in spans] if self.decoded is None else self.decoded.tables
         # C arrays, which tables usually are already; kept here because the kernel gets only their addresses.
-        self._tables: list[array.array[int]] = []
+        self._tables = [table if isinstance(table, array.array) else array.array("i", table) for table in tables]
         places: list[int] = []
         ends: list[int] = []
-        for span in spans:
-            table = span.tables[group]
-            if not isinstance(table, array.array):
-                table = array.array("i", table)
-            self._tables.append(table)
+        for span, table in zip(spans, self._tables, strict=True):
             places += [table.buffer_info()[0]] * span.length
             ends += range(span.start + 1, span.end + 1)
         self._places, self._ends = array.array("Q", places), array.array("q", ends)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from bakeoff.reference_engine.attention.base import Span, slot_mapping
+from bakeoff.reference_engine.attention.base import Span, seen_blocks, slot_mapping
 from bakeoff.reference_engine.kernels.scoring import PLAIN, Scoring
 from bakeoff.reference_engine.kv_cache.block_table import Visible
 from bakeoff.reference_engine.kv_cache.storage import KvStorage
@@ -185,15 +185,9 @@ def _batches(spans: Sequence[Span], block_size: int) -> Iterator[list[Span]]:
         yield batch
 
 
-def _seen_blocks(span: Span, visible: Visible, block_size: int) -> list[int]:
-    """The blocks of a sequence that the span's tokens see; the first token decides."""
-    hidden = visible.out_of_window_blocks(span.start, block_size)
-    return [i for i in range(-(-span.end // block_size)) if i not in hidden]
-
-
 def _decode_batch(spans: Sequence[Span], row: int, group: int, visible: Visible, storage: KvStorage) -> DecodeBatch:
     size = storage.block_size
-    visible_blocks = [_seen_blocks(span, visible, size) for span in spans]
+    visible_blocks = [seen_blocks(span, visible, size) for span in spans]
     width = max(map(len, visible_blocks))
     blocks: list[int] = []
     for span, places in zip(spans, visible_blocks, strict=True):
@@ -218,7 +212,7 @@ def _decode_batch(spans: Sequence[Span], row: int, group: int, visible: Visible,
 
 def _prefill_chunk(span: Span, row: int, group: int, visible: Visible, storage: KvStorage) -> PrefillChunk:
     size, table = storage.block_size, span.tables[group]
-    visible_blocks = _seen_blocks(span, visible, size)
+    visible_blocks = seen_blocks(span, visible, size)
     positions = (torch.tensor(visible_blocks)[:, None] * size + torch.arange(size)).flatten()
     tiles: list[PrefillTile] = []
     for first in range(0, span.length, _QUERY_TILE):

@@ -2,50 +2,21 @@
 //
 // Written for vectors as wide as the processor's registers, which the compiler turns into instructions; intrinsics are
 // used only to multiply bfloat16 in pairs. Sums are in float32. cpu.py and native_backend.py call it, and tests compare
-// it with a naive implementation. OpenMP runs sequences and heads in parallel, with the library that torch has loaded.
+// it with a naive implementation. attention_tiles.h is the same for tile registers. OpenMP runs sequences and heads in
+// parallel, with the library that torch has loaded.
 
 #if defined(__AVX512BF16__)
 #include <immintrin.h>
 #endif
 
-#include <limits>
 #include <type_traits>
 
-#include "numbers.h"
-
-// Arguments that all layers of a group share in one step; cpu.py has the same fields in the same order.
-struct AttentionCall {
-    const int32_t* const* tables;  // [batch], the engine's own block table of each row's sequence
-    const int64_t* ends;           // [batch], tokens of the sequence up to the row's own, which is included
-    const float* learned_sinks;    // [heads], see Scoring.sinks; may be null
-    int64_t batch, block_size;
-    int64_t heads, kv_heads, key_dim, value_dim;
-    int64_t query_stride, key_stride, value_stride;  // elements from one row of the batch to the next
-    int64_t window, sinks;                           // a window of 0 sees everything
-    float scale;
-    float soft_cap;  // see Scoring.soft_cap; 0 for none
-};
+#include "attention.h"
+#include "attention_tiles.h"
 
 namespace {
 
-constexpr int64_t kMostDims = 576;  // of one head
-constexpr int64_t kMostGroup = 8;   // query heads that are computed together
-constexpr int64_t kTile = 16;       // tokens whose keys are in float32 at the same time
-
-// cap * tanh(x / cap), from e^(-2|x / cap|), which cannot overflow.
-template <typename V>
-inline V capped(V x, float cap) {
-    const V size = (x < 0 ? -x : x) / cap;
-    const V shrunk = exponential(-2.0f * size);
-    const V bounded = cap * (1.0f - shrunk) / (1.0f + shrunk);
-    return x < 0 ? -bounded : bounded;
-}
-
-// The largest score, and the sum of weights relative to it, before a head has seen any token.
-inline float first_score(const AttentionCall& step, int64_t head) {
-    return step.learned_sinks ? step.learned_sinks[head] : -std::numeric_limits<float>::infinity();
-}
-inline float first_total(const AttentionCall& step) { return step.learned_sinks ? 1.0f : 0.0f; }
+constexpr int64_t kMostGroup = 8;  // query heads that are computed together
 
 // Some query heads of one key/value head of one sequence: online softmax over the visible tokens, tile by tile
 // (FlashAttention, arXiv:2205.14135). Dims are multiples of kLanes.
@@ -312,11 +283,6 @@ inline bool suits_pairs(const AttentionCall& step) {
 
 #endif
 
-template <typename T>
-struct Caches {
-    T *keys, *values;   // values may be null: then they are the first elements of the keys
-    int64_t key_row, value_row;
-};
 
 // `count` query heads from `first_head` on, which share the key/value head `head`, of one row of the batch.
 template <typename T, int count>
@@ -369,6 +335,11 @@ void paged_attention(const AttentionCall& step, T* out, const T* query, const T*
     const int64_t key_row = step.kv_heads * step.key_dim;
     const Caches<T> caches{keys, values, key_row, values ? step.kv_heads * step.value_dim : key_row};
     if (new_keys) store(step, caches, new_keys, new_values);
+#if HAS_TILES
+    if constexpr (std::is_same_v<T, bf16>)
+        if (!towards_sinks && suits_pairs(step) && tiles_are_granted())
+            return attend_in_tiles(step, caches, out, query);
+#endif
     const int64_t group = step.heads / step.kv_heads, pieces = (group + kMostGroup - 1) / kMostGroup;
 #pragma omp parallel for collapse(3) schedule(dynamic, 1)
     for (int64_t row = 0; row < step.batch; ++row)

@@ -136,7 +136,7 @@ class NativeKernels:
 
 
 class AttentionCall(ctypes.Structure):
-    """Arguments of `paged_attention` for a whole step; see the struct of that name in `attention.cpp`."""
+    """Arguments of `paged_attention` for a whole step; see the struct of that name in `attention.h`."""
 
     _fields_ = (
         *((name, POINTER) for name in ("tables", "ends", "learned_sinks")),

@@ -7,11 +7,7 @@
 
 #include <cstdint>
 
-#if defined(__AMX_BF16__) && defined(__AVX512BF16__)
-#define HAS_TILES 1
-#else
-#define HAS_TILES 0
-#endif
+#include "tiles.h"
 
 #if defined(__AVX512BF16__)
 
@@ -20,10 +16,6 @@
 #include <cstring>
 
 #include "threads.h"
-#if HAS_TILES
-#include <sys/syscall.h>
-#include <unistd.h>
-#endif
 
 namespace {
 
@@ -67,18 +59,8 @@ inline void fetch(const Element* panel) {
 
 // Tiles 0 … 3 hold sums of [rows 0-15, rows 16-31] x [outputs 0-15, 16-31]; 4 and 5 rows of x; 6 and 7 weights.
 void configure(int64_t upper, int64_t lower) {
-    struct {
-        uint8_t palette = 1, start = 0, reserved[14] = {};
-        uint16_t row_bytes[16] = {};
-        uint8_t rows[16] = {};
-    } layout;
-    for (int i = 0; i < 8; ++i) {
-        layout.row_bytes[i] = 64;
-        layout.rows[i] = 16;
-    }
-    layout.rows[0] = layout.rows[1] = layout.rows[4] = uint8_t(upper);
-    layout.rows[2] = layout.rows[3] = layout.rows[5] = uint8_t(lower ? lower : 1);
-    _tile_loadconfig(&layout);
+    const auto above = uint8_t(upper), below = uint8_t(lower ? lower : 1);
+    configure_tiles({above, above, below, below, above, below, 16, 16});
 }
 
 template <typename Out>
@@ -212,8 +194,7 @@ void multiply(const Product<Out>& job) {
 // Whether this process may use the instructions; call it once before any other function.
 extern "C" int32_t can_multiply() {
 #if HAS_TILES
-    constexpr long kRequestPermission = 0x1023, kTileData = 18;  // arch_prctl; Linux grants tiles on request
-    return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+    return tiles_are_granted();
 #else
     return 1;
 #endif
