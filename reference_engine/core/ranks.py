@@ -4,7 +4,7 @@ Each rank has some attention heads and some columns of each feed-forward network
 by outputs, the second by inputs, and one all-reduce adds the ranks' partial results. Each expert is split in the same
 way, so that ranks have equal work whatever the router chooses. The embedding is replicated: a lookup is cheap, and
 splitting it would cost another all-reduce per step. The output matrix is split by vocabulary, and only rank 0, which
-samples, gathers all logits.
+samples, gathers all logits. On GPUs the others receive its tokens in front of the next step.
 """
 
 from typing import Protocol

@@ -58,7 +58,7 @@ def build_engine(
         check_weights_fit(config, checkpoint, torch.cuda.get_device_properties(device_of_rank(config, 0)).total_memory)
     shadow = Shadow.load(config, checkpoint, demand)
     head = LoadedHead.load(config, checkpoint, demand)
-    executor, close = _executor(config, checkpoint, shadow or head)
+    executor, check, close = _executor(config, checkpoint, shadow or head)
     if config.num_blocks is None:  # the padding block of each group comes after its last one
         config = with_cache(config, demand, max(executor.storage.padding_blocks))
     limits = limits_of(config, checkpoint.config)
@@ -79,7 +79,7 @@ def build_engine(
         executor = SlowedExecutor(executor, config.slow_down)
     engine = Engine(
         StaticScheduler(cache, rules) if config.policy == "static" else Scheduler(cache, rules),
-        ModelRunner(executor, sampler, draft_model),
+        ModelRunner(executor, sampler, draft_model, check),
         limits,
         sampler=sampler,
         occupancy_steps=_OCCUPANCY_STEPS,
@@ -93,22 +93,26 @@ def build_engine(
 
 def _can_overlap(config: EngineConfig) -> bool:
     """Whether a step can be launched while another runs, because the runner waits for neither."""
-    runs_ahead = config.device == "cuda" and config.tensor_parallel_size == 1 and not config.slow_down
+    runs_ahead = config.device == "cuda" and not config.slow_down
     return config.overlap and runs_ahead and config.policy != "static"
 
 
 def _executor(
     config: EngineConfig, checkpoint: Checkpoint, shadow: Shadow | LoadedHead | None
-) -> tuple[Executor, Callable[[], None]]:
-    """The executor and a function that closes it."""
+) -> tuple[Executor, Callable[[], None], Callable[[], None]]:
+    """The executor, a function that checks whether results are defined, and one that closes it."""
     if config.tensor_parallel_size == 1:
         taps = shadow.taps if isinstance(shadow, LoadedHead) else None
         shadow_bytes = shadow.token_bytes if shadow else 0
-        return build_executor(config, checkpoint, shadow_bytes=shadow_bytes, taps=taps), lambda: None
+        return build_executor(config, checkpoint, shadow_bytes=shadow_bytes, taps=taps), _nothing, _nothing
     executor = TensorParallelExecutor(
         config, device_of_rank(config, 0), lambda ranks: build_executor(config, checkpoint, ranks)
     )
-    return executor, executor.close
+    return executor, executor.check, executor.close
+
+
+def _nothing() -> None:
+    pass
 
 
 def _draft_model(

@@ -79,7 +79,7 @@ def build_executor(
     if config.preemption == "swap":
         host = storage_of(config, demand, demand.fitting(config.swap_memory_bytes), torch.device("cpu"))
     # A router's choice must reach the host before the experts can start (models/experts.py).
-    may_capture = ranks.size == 1 and not isinstance(checkpoint.config, MoeConfig)
+    may_capture = not isinstance(checkpoint.config, MoeConfig)
     return _executor_over(config, demand, model, storage, host, may_capture=may_capture)
 
 

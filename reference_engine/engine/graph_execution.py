@@ -152,6 +152,11 @@ class GraphExecutor(LocalExecutor):
             return logits
         return logits.index_select(0, self._wanted_rows.tensor(batch.wanted_rows))
 
+    def close(self) -> None:
+        """See `LocalExecutor.close`: graphs that hold NCCL's launches would keep it waiting for ever."""
+        self._replays.clear()
+        self._mixed = None
+
     def _hidden(self, batch: Batch) -> Hidden:
         hidden = None if self._mixed is None else self._mixed.hidden(batch)
         return super()._hidden(batch) if hidden is None else hidden

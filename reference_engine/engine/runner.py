@@ -144,11 +144,17 @@ class _OnDevice:
         tokens: int64 [n].
         results: of a step, from these tokens.
         clock: of the device.
+        check: called when the tokens are here.
     """
 
     def __init__(
-        self, tokens: torch.Tensor, results: Callable[[list[int]], Sequence[Tokens]], clock: DeviceClock
+        self,
+        tokens: torch.Tensor,
+        results: Callable[[list[int]], Sequence[Tokens]],
+        clock: DeviceClock,
+        check: Callable[[], None],
     ) -> None:
+        self._check = check
         self._results = results
         self._clock = clock
         self._host = torch.empty(tokens.shape, dtype=tokens.dtype, pin_memory=True)
@@ -160,6 +166,7 @@ class _OnDevice:
     def collect(self) -> Sequence[Tokens]:
         """See `InFlight.collect`."""
         self.computed_s = self._clock.wait(self._copied)
+        self._check()
         return self._results(self._host.tolist())
 
 
@@ -170,9 +177,17 @@ class ModelRunner:
         executor: computes.
         sampler: chooses tokens.
         draft_model: makes the drafts that steps leave room for; None where their plans have them.
+        check: called when the results of a step are here; raises an error if they are undefined.
     """
 
-    def __init__(self, executor: Executor, sampler: Sampler, draft_model: Drafter | None = None) -> None:
+    def __init__(
+        self,
+        executor: Executor,
+        sampler: Sampler,
+        draft_model: Drafter | None = None,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._check = check
         self._executor = executor
         self._sampler = sampler
         self._draft_model = draft_model
@@ -182,6 +197,12 @@ class ModelRunner:
 
     def launch(self, step: Step, copies: BlockCopies) -> InFlight:
         """See `Runner.launch`."""
+        launched = self._launch(step, copies)
+        if isinstance(launched, Collected):
+            self._check()
+        return launched
+
+    def _launch(self, step: Step, copies: BlockCopies) -> InFlight:
         made: torch.Tensor | None = None
         if self._draft_model is not None:
             made, copies = self._draft_model.draft(step, copies)
@@ -202,7 +223,7 @@ class ModelRunner:
         self._last_tokens, self._last_sequences = tokens, output_sequences
         if tokens.device.type == "cpu":
             return Collected(_single(tokens.tolist()))
-        return _OnDevice(tokens, _single, self._clock)
+        return _OnDevice(tokens, _single, self._clock, self._check)
 
     def _verify(
         self, logits: torch.Tensor, sequences: Sequence[Request], chunks: Sequence[Chunk], made: torch.Tensor | None
@@ -226,12 +247,13 @@ class ModelRunner:
         if tokens.device.type == "cpu":
             return Collected(accepted(tokens.tolist(), drafts if made is None else split(made.tolist(), drafts)))
         if made is None:
-            return _OnDevice(tokens, lambda tokens: accepted(tokens, drafts), self._clock)
+            return _OnDevice(tokens, lambda tokens: accepted(tokens, drafts), self._clock, self._check)
         count = len(tokens)
         return _OnDevice(
             torch.cat([tokens, made]),
             lambda both: accepted(both[:count], split(both[count:], drafts)),
             self._clock,
+            self._check,
         )  # fmt: skip
 
     def _choose(self, logits: torch.Tensor, places: Sequence[Place]) -> torch.Tensor:

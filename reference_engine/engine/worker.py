@@ -10,6 +10,7 @@ import shutil
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -28,11 +29,11 @@ def main(pipe: Connection) -> int:
         pipe.send_bytes(READY)
         assignment = decode_assignment(pipe.recv_bytes())
         threading.Thread(target=_end_with_pipe, args=(pipe.fileno(), assignment.folder), daemon=True).start()
-        executor = _executor(assignment)
+        executor, receive = _executor(assignment)
         pipe.send_bytes(READY)
         with torch.inference_mode():
             while True:
-                executor.execute(decode_batch(pipe.recv_bytes()))
+                executor.execute(decode_batch(pipe.recv_bytes(), receive))
     except (EOFError, ConnectionError):
         return 0
     except Exception as error:  # noqa: BLE001 (rank 0 reports any error to the user)
@@ -41,13 +42,18 @@ def main(pipe: Connection) -> int:
         return 1
 
 
-def _executor(assignment: Assignment) -> LocalExecutor:
+def _executor(assignment: Assignment) -> tuple[LocalExecutor, Callable[[int], torch.Tensor]]:
+    """The executor of this rank, and what receives the tokens that rank 0 has sampled."""
     config = assignment.config
     device = device_of_rank(config, assignment.rank)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     ranks = connect(Path(assignment.folder), assignment.rank, config.tensor_parallel_size, device)
-    return build_executor(config, open_checkpoint(Path(config.model), config.load_format), ranks)
+
+    def receive(count: int) -> torch.Tensor:
+        return ranks.broadcast(torch.empty(count, dtype=torch.int64, device=device))
+
+    return build_executor(config, open_checkpoint(Path(config.model), config.load_format), ranks), receive
 
 
 def _end_with_pipe(descriptor: int, folder: str) -> None:

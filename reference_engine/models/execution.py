@@ -142,6 +142,9 @@ class LocalExecutor:
         """See `Model.embedding`."""
         return self._model.embedding
 
+    def close(self) -> None:
+        """Frees what holds on to collectives between processes; nothing may be executed afterwards."""
+
     def _copy_blocks(self, copies: BlockCopies) -> None:
         if copies:
             self.storage.copy_blocks(copies, self._host)

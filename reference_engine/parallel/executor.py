@@ -1,6 +1,8 @@
 """An `Executor` over several ranks."""
 
-from collections.abc import Callable
+import contextlib
+import weakref
+from collections.abc import Callable, Generator
 
 import torch
 
@@ -35,20 +37,43 @@ class TensorParallelExecutor:
             self._workers.close()
             raise
         self.storage = self._local.storage
-        self._is_cuda = device.type == "cuda"
-        if self._is_cuda:
+        self._runs_ahead = device.type == "cuda"
+        if self._runs_ahead:
             self._workers.watch(self._group.abort)  # gloo detects a lost rank, NCCL would wait for ever
+        # At exit, too: NCCL's own end waits for graphs, and these for the interpreter's.
+        self.close = weakref.finalize(self, _close, self._local, self._group, self._workers)
 
     def execute(self, batch: Batch, read: ReadSlab | None = None) -> torch.Tensor | None:
-        """See `Executor.execute`.
+        """See `Executor.execute`; on GPUs it does not wait for the results.
 
         Raises:
             EngineUnavailableError: a rank failed or exited; every later call raises it again.
         """
+        with self._kept_failure():
+            self._workers.send(batch)
+            try:
+                if batch.previous is not None:
+                    self._group.broadcast(batch.previous)
+                return self._local.execute(batch, read)
+            except RuntimeError as error:
+                raise self._workers.failure(error) from error
+
+    def check(self) -> None:
+        """Call it when results have arrived: an aborted collective returns normally, with undefined contents.
+
+        Raises:
+            EngineUnavailableError: a rank failed or exited.
+        """
+        with self._kept_failure():
+            if self._runs_ahead:
+                self._workers.check()
+
+    @contextlib.contextmanager
+    def _kept_failure(self) -> Generator[None]:
         if self._failure is not None:
             raise self._failure
         try:
-            return self._execute(batch, read)
+            yield
         except EngineUnavailableError as error:
             self._failure = error
             raise
@@ -59,19 +84,9 @@ class TensorParallelExecutor:
         except RuntimeError as error:  # a rank that fails at once may exit before all have connected
             raise self._workers.failure(error) from error
 
-    def _execute(self, batch: Batch, read: ReadSlab | None) -> torch.Tensor | None:
-        self._workers.send(batch)
-        try:
-            logits = self._local.execute(batch, read)
-            if self._is_cuda:
-                torch.cuda.synchronize(self.storage.device)
-        except RuntimeError as error:
-            raise self._workers.failure(error) from error
-        if self._is_cuda:
-            self._workers.check()  # an aborted collective returns normally, with undefined contents
-        return logits
 
-    def close(self) -> None:
-        """Stops the other ranks."""
-        self._workers.close()
-        self._group.abort()
+def _close(local: LocalExecutor, group: Group, workers: Workers) -> None:
+    """Stops the other ranks."""
+    local.close()
+    group.close()
+    workers.close()  # last: it removes the file through which NCCL's watchdogs meet

@@ -11,11 +11,14 @@ from typing import Any
 import torch
 from torch.distributed import (
     AllreduceOptions,
+    BroadcastOptions,
     FileStore,  # pyright: ignore[reportPrivateImportUsage] (torch documents it)
     GatherOptions,
     ReduceOp,
     distributed_c10d,
 )
+
+from bakeoff.reference_engine.parallel.peer_memory import PeerMemory, peer_memory
 
 TIMEOUT_S = 120.0
 """Timeout of a collective, in seconds; ranks have equal work, so none is far behind."""
@@ -28,18 +31,30 @@ class Group:
         backend: a torch.distributed process group.
         rank: of this process.
         size: number of ranks.
+        peers: sums few rows sooner; None where GPUs do not reach each other's memory.
     """
 
-    def __init__(self, backend: Any, rank: int, size: int) -> None:  # noqa: ANN401 (torch's stubs lack its methods)
+    def __init__(
+        self,
+        backend: Any,  # noqa: ANN401 (torch's stubs lack its methods)
+        rank: int,
+        size: int,
+        peers: PeerMemory | None = None,
+    ) -> None:
         self._backend = backend
+        self._peers = peers
         self.rank, self.size = rank, size
         self._to_first = GatherOptions()
         self._to_first.rootRank = 0
+        self._from_first = BroadcastOptions()
+        self._from_first.rootRank = 0
         self._minimum = AllreduceOptions()
         self._minimum.reduceOp = ReduceOp.MIN  # pyright: ignore[reportAttributeAccessIssue] (the stubs' mistake)
 
     def sum(self, rows: torch.Tensor) -> torch.Tensor:
         """See `Ranks.sum`; in place."""
+        if self._peers is not None and self._peers.suits(rows):
+            return self._peers.sum(rows)
         self._backend.allreduce([rows]).wait()
         return rows
 
@@ -47,6 +62,11 @@ class Group:
         """See `Ranks.least`; in place."""
         self._backend.allreduce([value], self._minimum).wait()
         return value
+
+    def broadcast(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Rank 0's tokens, in place on all others."""
+        self._backend.broadcast([tokens], self._from_first).wait()
+        return tokens
 
     def gather(self, logits: torch.Tensor, vocab_size: int) -> torch.Tensor:
         """See `Ranks.gather`."""
@@ -58,7 +78,14 @@ class Group:
 
     def abort(self) -> None:
         """Aborts pending collectives, whose results are then undefined; callable from any thread."""
+        if self._peers is not None:
+            self._peers.abort()
         self._backend.abort()
+
+    def close(self) -> None:
+        """As `abort`, and gives memory that is shared with other ranks back."""
+        self.abort()
+        self._peers = None
 
 
 def connect(folder: Path, rank: int, size: int, device: torch.device) -> Group:
@@ -79,7 +106,7 @@ def connect(folder: Path, rank: int, size: int, device: torch.device) -> Group:
     store.set_timeout(timeout)
     kind, options = _nccl() if device.type == "cuda" else _gloo()
     options._timeout = timeout  # noqa: SLF001 (no public name)
-    return Group(kind(store, rank, size, options), rank, size)
+    return Group(kind(store, rank, size, options), rank, size, peer_memory(store, rank, size, device))
 
 
 def _gloo() -> tuple[Any, Any]:

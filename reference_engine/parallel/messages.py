@@ -7,12 +7,13 @@ replies with `READY` twice, and with a line of text if it fails.
 
 import array
 import dataclasses
+from collections.abc import Callable
 
 import msgspec
+import torch
 
 from bakeoff.reference_engine.attention.base import Span
 from bakeoff.reference_engine.core.config import EngineConfig
-from bakeoff.reference_engine.errors import EngineBugError
 from bakeoff.reference_engine.kv_cache.block_copies import BlockCopies
 from bakeoff.reference_engine.kv_cache.block_table import as_block_list, block_list
 from bakeoff.reference_engine.models.execution import Batch
@@ -49,7 +50,7 @@ class SentSpan(msgspec.Struct, array_like=True, gc=False):
 
 
 class SentBatch(msgspec.Struct, array_like=True):
-    """A `Batch` without `previous`, which is on a device: steps of several ranks do not overlap."""
+    """A `Batch`; of `previous`, which rank 0 has on its device, only the number of tokens, 0 for None."""
 
     copies: BlockCopies
     spans: list[SentSpan]
@@ -57,6 +58,7 @@ class SentBatch(msgspec.Struct, array_like=True):
     positions: list[int]
     wanted_rows: list[int]
     scored_rows: list[int]
+    previous: int
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -66,26 +68,29 @@ _DECODER = msgspec.msgpack.Decoder(SentBatch)
 
 
 def encode_batch(batch: Batch) -> bytes:
-    """The message of a step.
-
-    Raises:
-        EngineBugError: tokens of the batch are known to a device only.
-    """
-    if batch.previous is not None:
-        raise EngineBugError("a batch for other ranks has tokens that are not known on the host")
+    """The message of a step."""
+    previous = 0 if batch.previous is None else len(batch.previous)
     spans = [
         SentSpan([as_block_list(table).tobytes() for table in span.tables], span.start, span.length)
         for span in batch.spans
     ]
-    sent = SentBatch(batch.copies, spans, batch.token_ids, batch.positions, batch.wanted_rows, batch.scored_rows)
+    sent = SentBatch(
+        batch.copies, spans, batch.token_ids, batch.positions, batch.wanted_rows, batch.scored_rows, previous
+    )
     return _ENCODER.encode(sent)
 
 
-def decode_batch(message: bytes) -> Batch:
-    """Decodes a message of `encode_batch`; block tables are C arrays."""
+def decode_batch(message: bytes, receive: Callable[[int], torch.Tensor]) -> Batch:
+    """Decodes a message of `encode_batch`; block tables are C arrays.
+
+    Args:
+        message: the bytes.
+        receive: gets the tokens of the previous step, of which there are so many, from rank 0.
+    """
     sent = _DECODER.decode(message)
     spans = [Span([_table(data) for data in span.tables], span.start, span.length) for span in sent.spans]
-    return Batch(sent.copies, spans, sent.token_ids, sent.positions, sent.wanted_rows, sent.scored_rows)
+    previous = receive(sent.previous) if sent.previous else None
+    return Batch(sent.copies, spans, sent.token_ids, sent.positions, sent.wanted_rows, sent.scored_rows, previous)
 
 
 def _table(data: bytes) -> "array.array[int]":

@@ -250,11 +250,19 @@ class RanksAsThreads:
         self.storage = self.executors[0].storage
 
     def execute(self, batch, read=None):
-        message, reads = encode_batch(batch), [read, *[None] * (len(self.executors) - 1)]
-        results = list(
-            self.pool.map(lambda executor, read: executor.execute(decode_batch(message), read), self.executors, reads)
-        )
-        return results[0]
+        message = encode_batch(batch)
+
+        def execute(rank):
+            def receive(count):
+                return self.groups[rank].broadcast(torch.zeros(count, dtype=torch.int64) if rank else batch.previous)
+
+            return self.executors[rank].execute(decode_batch(message, receive), None if rank else read)
+
+        logits, *_ = self.pool.map(execute, range(len(self.executors)))
+        return logits
+
+    def check(self):
+        pass
 
     def close(self):
         self.pool.shutdown()

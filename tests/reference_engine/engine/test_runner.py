@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from bakeoff.reference_engine.engine.runner import ModelRunner
+from bakeoff.reference_engine.errors import EngineUnavailableError
 from bakeoff.reference_engine.sampling import Sampler, choose_on_device
 from tests.reference_engine.stepping import Bench, request
 
@@ -83,3 +84,14 @@ def test_a_request_that_needs_the_host_changes_nothing_for_those_in_flight(make_
     assert outputs(together) == alone(make_bench, make_requests()[1:])
     if not cancels:
         assert outputs([late]) == alone(make_bench, [request("late", output=4, seed=7, logprobs=0)])
+
+
+def test_results_are_checked_before_they_are_used():
+    """A step whose other rank has died has undefined results."""
+
+    def check():
+        raise EngineUnavailableError("rank 1 ended")
+
+    bench = Bench(ModelRunner(TableExecutor(), Sampler(), None, check))
+    with pytest.raises(EngineUnavailableError, match="rank 1 ended"):
+        bench.finish(request("0", prompt=[1, 2], output=4))

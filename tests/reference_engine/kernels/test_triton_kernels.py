@@ -20,6 +20,7 @@ from bakeoff.reference_engine.kernels.cpu import TorchKernels, best_kernels
 from bakeoff.reference_engine.kernels.cuda import CudaKernels, replace_pending
 from bakeoff.reference_engine.kernels.invariant_products import multiply_invariantly
 from bakeoff.reference_engine.kernels.native import has_triton
+from bakeoff.reference_engine.kernels.peer_sums import Exchange, epochs_needed, memory_bytes, sum_over_ranks
 from bakeoff.reference_engine.kernels.row_codes import scaled_codes
 from bakeoff.reference_engine.kernels.scoring import PLAIN, Scoring
 from bakeoff.reference_engine.kv_cache.block_table import EVERYTHING, RELEASED, Visible, block_list
@@ -44,6 +45,28 @@ def assert_close(actual, exact):
 def _few_programs(monkeypatch):
     """Each program takes milliseconds here."""
     monkeypatch.setattr(paged_attention, "_PROGRAMS", 6)
+
+
+@pytest.mark.parametrize("dtype", ROUNDING, ids=str)
+def test_sums_over_ranks_add_what_arrives_and_send_their_own(dtype):
+    """One rank of three; the test puts into its memory what the others would write."""
+    memories = [torch.zeros(memory_bytes(3), dtype=torch.uint8) for _ in range(3)]
+    addresses = torch.tensor([memory.data_ptr() for memory in memories])
+    exchange = Exchange(1, 3, addresses, torch.zeros(epochs_needed(), dtype=torch.int32), torch.zeros(1).int())
+    flags = [memory[-4 * 3 * epochs_needed() :].view(torch.int32).view(3, -1) for memory in memories]
+    inboxes = [memory[: -4 * 3 * epochs_needed()].view(dtype).view(2, 3, -1) for memory in memories]
+    for epoch in (1, 2, 3):
+        sent = torch.randn(3, 5, 300).to(dtype)
+        for peer in (0, 2):
+            inboxes[1][epoch % 2, peer, :1500] = sent[peer].flatten()
+            flags[1][peer, :2] = epoch
+        rows = sent[1].clone()
+        assert sum_over_ranks(rows, exchange) is rows
+        assert_close(rows, sent.double().sum(0))
+        for peer in (0, 2):
+            assert torch.equal(inboxes[peer][epoch % 2, 1, :1500], sent[1].flatten())
+            assert flags[peer].tolist()[1][:3] == [epoch, epoch, 0]
+    assert not torch.cat([flags[1][1], flags[0][0], flags[2][2]]).any()
 
 
 @pytest.mark.parametrize("dtype", ROUNDING, ids=str)

@@ -21,7 +21,7 @@ from bakeoff.reference_engine.core.ranks import Alone, share, vocabulary_share
 from bakeoff.reference_engine.core.request import SamplingParams
 from bakeoff.reference_engine.engine import assembly
 from bakeoff.reference_engine.engine.resolution import resolve_config
-from bakeoff.reference_engine.errors import ConfigError, EngineBugError, EngineUnavailableError
+from bakeoff.reference_engine.errors import ConfigError, EngineUnavailableError
 from bakeoff.reference_engine.kernels import small_products
 from bakeoff.reference_engine.kv_cache.block_copies import BlockCopies
 from bakeoff.reference_engine.kv_cache.block_table import RELEASED, block_list
@@ -76,15 +76,15 @@ def test_shares_are_the_whole(size, pieces, width, vocab_size):
 def test_a_batch_travels_whole_and_its_block_tables_as_arrays():
     spans = [Span([block_list([3, RELEASED, 70_000]), block_list()], 40, 2), Span([[5, 5]], 0, 1)]
     batch = Batch(BlockCopies(to_host=[(0, 1, 2)], within=[(1, 2, 3)]), spans, [7, 8, 9], [40, 41, 0], [1, 2], [0])
-    received = decode_batch(encode_batch(batch))
+    received = decode_batch(encode_batch(batch), pytest.fail)
     tables = [table for span in received.spans for table in span.tables]
     assert all(isinstance(table, array.array) and table.typecode == "i" for table in tables)
     assert [list(table) for table in tables] == [[3, -1, 70_000], [], [5, 5]]
     assert [(span.start, span.length) for span in received.spans] == [(40, 2), (0, 1)]
     assert msgspec.structs.replace(received, spans=spans) == batch
-    assert (*SentBatch.__struct_fields__, "previous") == Batch.__struct_fields__
-    with pytest.raises(EngineBugError, match="not known on the host"):
-        encode_batch(msgspec.structs.replace(batch, previous=torch.tensor([1])))
+    assert SentBatch.__struct_fields__ == Batch.__struct_fields__
+    ahead = decode_batch(encode_batch(msgspec.structs.replace(batch, previous=torch.tensor([5, 6]))), torch.arange)
+    assert ahead.previous.tolist() == [0, 1]
     assert SentSpan.__struct_fields__ == Span.__struct_fields__
 
 
@@ -148,6 +148,17 @@ def test_settings_of_the_cache_hold_on_every_rank(tiny_engine, ranks_as_threads,
     expected = outputs_of(tiny_engine(**settings))
     assert expected != outputs_of(tiny_engine())
     assert outputs_of(tiny_engine(tensor_parallel_size=2, **settings)) == expected
+
+
+def test_steps_overlap_on_every_rank(tiny_engine, ranks_as_threads):
+    """As on GPUs: the tokens of a step reach the other ranks in front of the next one, without the host."""
+    engine = tiny_engine(tensor_parallel_size=2)
+    engine.core.overlap = True
+    launched = []
+    execute = engine.core._runner._executor.execute
+    engine.core._runner._executor.execute = lambda batch, read=None: launched.append(batch) or execute(batch, read)
+    assert outputs_of(engine) == outputs_of(tiny_engine())
+    assert sum(batch.previous is not None for batch in launched) > 8
 
 
 def test_static_batches_are_padded_on_every_rank(tiny_engine, ranks_as_threads):
