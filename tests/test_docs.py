@@ -212,6 +212,16 @@ def published_table(page: Path, name: str) -> str:
     return text[text.index(marker) + len(marker) : text.index("<!-- end of results -->")]
 
 
+def test_pages_say_so_where_the_weights_of_an_engine_are_zeros():
+    """vLLM's dummy weights are mostly zeros in fewer bits, and zeros draw less power."""
+    results = ROOT / "docs/results"
+    pages = [page for page in results.glob("*/README.md") if "--load-format dummy --hf-overrides" in page.read_text()]
+    assert pages
+    assert all(
+        "mostly zeros" in page.read_text(encoding="utf-8") for page in [*pages, results / "h100-offline/README.md"]
+    )
+
+
 def test_every_name_on_the_way_of_a_request_exists():
     """docs/engine.md names code; a name with a dot is a member, and some file of the engine defines each part."""
     text = (ROOT / "docs/engine.md").read_text(encoding="utf-8")
