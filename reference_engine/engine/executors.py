@@ -1,6 +1,7 @@
 """Builds executors: a model on its device, and a KV cache of the size that fits."""
 
 import dataclasses
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -30,6 +31,8 @@ from bakeoff.reference_engine.models.weight_bytes import Loading, product_bytes
 from bakeoff.reference_engine.sampling import choose
 from bakeoff.reference_engine.sampling.prompt_scores import prompt_logprobs
 from bakeoff.reference_engine.speculation.draft_vocabulary import TokenMap, read_draft_vocabulary
+
+_log = logging.getLogger(__name__)
 
 _MOST_ROWS = 256  # of a step with drafts, unless there are more sequences
 _MOST_BLOCKS = 1 << 20  # of a GPU: for tiny models, more would cost the pool more than they are worth
@@ -120,13 +123,15 @@ def _executor_over(
 ) -> LocalExecutor:
     """An executor, which replays CUDA graphs if the model can be captured in them."""
     attention = attention_of(config, storage)
-    if config.cuda_graphs and may_capture and model.may_capture and has_triton(storage.device):
+    if config.cuda_graphs and has_triton(storage.device):
         from bakeoff.reference_engine.attention.triton_backend import TritonAttention  # noqa: PLC0415 (needs Triton)
         from bakeoff.reference_engine.engine.graph_execution import GraphExecutor  # noqa: PLC0415 (needs Triton)
 
-        if isinstance(attention, TritonAttention):
+        if may_capture and model.may_capture and isinstance(attention, TritonAttention):
             max_rows, max_tokens = max_rows_of(config, demand), demand.max_model_len
             return GraphExecutor(model, attention, host, max_rows=max_rows, max_tokens=max_tokens)
+        cause = "the format of its weights or of its KV cache" if may_capture else "the router of its experts"
+        _log.warning("no CUDA graphs for this model because of %s: small steps wait for their launches", cause)
     return LocalExecutor(model, attention, storage, host)
 
 
