@@ -20,6 +20,7 @@ from bakeoff.reference_engine.core.config import EngineConfig
 from bakeoff.reference_engine.core.quantization_names import GgufName, WrittenName
 from bakeoff.reference_engine.core.request import Watermark
 from bakeoff.reference_engine.engine.memory import share_one_arena
+from bakeoff.reference_engine.engine.waiting import spin_briefly
 from bakeoff.reference_engine.errors import ConfigError, ReferenceEngineError, UserMistakeError
 
 _DTYPES = ("bfloat16", "float16", "float32")
@@ -222,6 +223,7 @@ def _serve(options: dict[str, object]) -> None:
     from bakeoff.reference_engine.serving.service import Service  # noqa: PLC0415
 
     share_one_arena()
+    spin_briefly()
     api_key = options.pop("api_key")
     if api_key == "":
         raise ConfigError("--api-key is empty; give a key, or leave the option out")

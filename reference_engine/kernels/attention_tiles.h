@@ -3,7 +3,8 @@
 //
 // A tile of keys [16 tokens][32 dims] is read in place and multiplied by queries [16 pairs of dims][16 queries][2], so
 // that scores have one query in each lane and softmax needs no sum across lanes. A query's bits depend only on the
-// keys that it sees: tiles begin at fixed tokens, sums have a fixed order, and hidden tokens add exactly 0.
+// keys that it sees: tiles begin at fixed tokens, sums have a fixed order, and hidden tokens add 0. That holds for finite
+// numbers; a NaN or an infinity reaches the queries whose spans of tokens hold it.
 
 #pragma once
 
@@ -115,6 +116,7 @@ class QueryBlock {
 
     // Products of the tokens' keys with the queries, two tiles at a time.
     void multiply(const Tokens& tokens, const bf16* keys, int64_t key_row) {
+        written();
         for (int64_t pair = 0; pair < kTogether / 2; ++pair) {
             if (!tokens.seen_pair(pair)) continue;
             const bf16* left = keys + tokens.slots[2 * pair] * key_row;

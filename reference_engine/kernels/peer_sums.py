@@ -23,6 +23,7 @@ MAX_BYTES = 1 << 20
 """Of the rows of a call."""
 _BLOCK = 1024  # elements of a program
 _MAX_BLOCKS = MAX_BYTES // 2 // _BLOCK  # of the narrowest elements
+_BLOCK_BYTES = 4 * _BLOCK  # of the widest: a block has the same place for all, since its inboxes take turns
 
 
 class Exchange(NamedTuple):
@@ -45,7 +46,7 @@ class Exchange(NamedTuple):
 
 def memory_bytes(ranks: int) -> int:
     """A rank's memory: two inboxes for each rank, which calls use in turns, then flags."""
-    return 2 * ranks * MAX_BYTES + 4 * ranks * _MAX_BLOCKS
+    return 2 * ranks * _MAX_BLOCKS * _BLOCK_BYTES + 4 * ranks * _MAX_BLOCKS
 
 
 def epochs_needed() -> int:
@@ -65,8 +66,8 @@ def sum_over_ranks(rows: torch.Tensor, exchange: Exchange) -> torch.Tensor:
     if count:
         _sum_over_ranks[(triton.cdiv(count, _BLOCK),)](
             rows, count, exchange.memories, exchange.epochs, exchange.stop, RANK=exchange.rank, RANKS=exchange.ranks,
-            CAPACITY=MAX_BYTES // rows.element_size(), FLAGS_AT=2 * exchange.ranks * MAX_BYTES // 4,
-            MAX_BLOCKS=_MAX_BLOCKS, BLOCK=_BLOCK,
+            PLACE=_BLOCK_BYTES // rows.element_size(), MAX_BLOCKS=_MAX_BLOCKS, BLOCK=_BLOCK,
+            FLAGS_AT=2 * exchange.ranks * _MAX_BLOCKS * _BLOCK_BYTES // 4,
         )  # fmt: skip
     return rows
 
@@ -74,8 +75,8 @@ def sum_over_ranks(rows: torch.Tensor, exchange: Exchange) -> torch.Tensor:
 @triton.jit
 def _sum_over_ranks(
     rows, count, memories, epochs, stop,
-    RANK: tl.constexpr, RANKS: tl.constexpr, CAPACITY: tl.constexpr, FLAGS_AT: tl.constexpr, MAX_BLOCKS: tl.constexpr,
-    BLOCK: tl.constexpr,
+    RANK: tl.constexpr, RANKS: tl.constexpr, PLACE: tl.constexpr, MAX_BLOCKS: tl.constexpr, BLOCK: tl.constexpr,
+    FLAGS_AT: tl.constexpr,
 ):  # fmt: skip
     block = tl.program_id(0)
     # A rank that is in its next call but one has seen every other one's next call begin, and so this call end: two
@@ -83,12 +84,13 @@ def _sum_over_ranks(
     epoch = tl.load(epochs + block) + 1
     inbox = (epoch & 1) * RANKS
     at = block * BLOCK + tl.arange(0, BLOCK)
+    place = block * PLACE + tl.arange(0, BLOCK)
     mask = at < count
     own = tl.load(rows + at, mask=mask, other=0.0)
     for peer in tl.static_range(RANKS):
         if peer != RANK:
             theirs = tl.load(memories + peer).to(tl.pointer_type(rows.dtype.element_ty))
-            tl.store(theirs + (inbox + RANK) * CAPACITY + at, own, mask=mask)
+            tl.store(theirs + (inbox + RANK) * MAX_BLOCKS * PLACE + place, own, mask=mask)
     tl.debug_barrier()  # the flag is set by one thread, after the stores of all
     for peer in tl.static_range(RANKS):
         if peer != RANK:
@@ -102,12 +104,14 @@ def _sum_over_ranks(
                 behind = epoch - tl.atomic_add(arrived + peer * MAX_BLOCKS, 0, sem="acquire", scope="sys")
                 behind = tl.where(tl.load(stop, volatile=True) != 0, 0, behind)
     tl.debug_barrier()
-    received = tl.load(memories + RANK).to(tl.pointer_type(rows.dtype.element_ty)) + inbox * CAPACITY
+    received = tl.load(memories + RANK).to(tl.pointer_type(rows.dtype.element_ty)) + inbox * MAX_BLOCKS * PLACE
     total = tl.zeros((BLOCK,), tl.float32)
     for peer in tl.static_range(RANKS):
         if peer == RANK:
             total += own.to(tl.float32)
         else:
-            total += tl.load(received + peer * CAPACITY + at, mask=mask, other=0.0, volatile=True).to(tl.float32)
+            total += tl.load(received + peer * MAX_BLOCKS * PLACE + place, mask=mask, other=0.0, volatile=True).to(
+                tl.float32
+            )
     tl.store(rows + at, total.to(rows.dtype.element_ty), mask=mask)
     tl.store(epochs + block, epoch)

@@ -27,21 +27,23 @@ class TensorParallelExecutor:
 
     def __init__(self, config: EngineConfig, device: torch.device, build: Callable[[Group], LocalExecutor]) -> None:
         self._failure: EngineUnavailableError | None = None
-        self._workers = Workers(config)
-        try:
-            self._workers.await_ready()
-            self._group = self._meet(config.tensor_parallel_size, device)
-            self._local = build(self._group)
-            self._workers.await_ready()
-        except BaseException:
-            self._workers.close()
-            raise
-        self.storage = self._local.storage
         self._runs_ahead = device.type == "cuda"
-        if self._runs_ahead:
-            self._workers.watch(self._group.abort)  # gloo detects a lost rank, NCCL would wait for ever
+        self._workers = workers = Workers(config)
+        group: Group | None = None
+        local: LocalExecutor | None = None
+        try:
+            workers.await_ready()
+            self._group = group = self._meet(config.tensor_parallel_size, device)
+            if self._runs_ahead:
+                workers.watch(group.abort)  # gloo detects a lost rank, the kernels of GPUs would wait for ever
+            self._local = local = build(group)
+            workers.await_ready()
+        except BaseException:
+            _close(local, group, workers)
+            raise
+        self.storage = local.storage
         # At exit, too: NCCL's own end waits for graphs, and these for the interpreter's.
-        self.close = weakref.finalize(self, _close, self._local, self._group, self._workers)
+        self.close = weakref.finalize(self, _close, local, group, workers)
 
     def execute(self, batch: Batch, read: ReadSlab | None = None) -> torch.Tensor | None:
         """See `Executor.execute`; on GPUs it does not wait for the results.
@@ -85,8 +87,15 @@ class TensorParallelExecutor:
             raise self._workers.failure(error) from error
 
 
-def _close(local: LocalExecutor, group: Group, workers: Workers) -> None:
+def _close(local: LocalExecutor | None, group: Group | None, workers: Workers) -> None:
     """Stops the other ranks."""
-    local.close()
-    group.close()
-    workers.close()  # last: it removes the file through which NCCL's watchdogs meet
+    workers.stop_watching()
+    try:
+        if local is not None:
+            local.close()
+        if group is not None:
+            group.abort()
+    finally:
+        workers.close()  # after `abort`: it removes the file through which NCCL's watchdogs meet
+        if group is not None:
+            group.free()  # after the last kernel of another rank

@@ -78,13 +78,13 @@ class Group:
 
     def abort(self) -> None:
         """Aborts pending collectives, whose results are then undefined; callable from any thread."""
-        if self._peers is not None:
-            self._peers.abort()
+        peers = self._peers
+        if peers is not None:
+            peers.abort()
         self._backend.abort()
 
-    def close(self) -> None:
-        """As `abort`, and gives memory that is shared with other ranks back."""
-        self.abort()
+    def free(self) -> None:
+        """Gives memory back that the other ranks, which have ended, wrote to."""
         self._peers = None
 
 

@@ -40,6 +40,7 @@ class PeerMemory:
         )
         self._sum, self._max_bytes = peer_sums.sum_over_ranks, peer_sums.MAX_BYTES
         self._stopping = torch.cuda.Stream(device)
+        self._exchange.stop.fill_(0)  # loads its kernel: while others wait, that might wait for them
 
     def suits(self, rows: torch.Tensor) -> bool:
         """Whether `sum` takes these rows."""

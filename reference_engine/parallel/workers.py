@@ -61,8 +61,14 @@ class Workers:
                 raise _lost([self._described(index, message)])
 
     def watch(self, on_exit: Callable[[], None]) -> None:
-        """Calls `on_exit` from another thread as soon as a worker exits."""
-        threading.Thread(target=_watch, args=(self._pipes, self._is_closing, on_exit), daemon=True).start()
+        """Calls `on_exit` from another thread as soon as a worker exits, until `stop_watching`."""
+        # Not the pipes: they may hold a message that nobody has read yet.
+        ends = [os.pidfd_open(process.pid) for process in self._processes]
+        threading.Thread(target=_watch, args=(ends, self._is_closing, on_exit), daemon=True).start()
+
+    def stop_watching(self) -> None:
+        """From now on, workers may exit."""
+        self._is_closing.set()
 
     def send(self, batch: Batch) -> None:
         """Sends a batch to all workers.
@@ -127,8 +133,10 @@ def _lost(failures: list[str]) -> EngineUnavailableError:
     return EngineUnavailableError(f"tensor parallelism failed: {'; '.join(failures)}; start the engine again")
 
 
-def _watch(pipes: list[Connection], is_closing: threading.Event, on_exit: Callable[[], None]) -> None:
-    wait(pipes)
+def _watch(ends: list[int], is_closing: threading.Event, on_exit: Callable[[], None]) -> None:
+    wait(ends)
+    for end in ends:
+        os.close(end)
     if not is_closing.is_set():
         on_exit()
 

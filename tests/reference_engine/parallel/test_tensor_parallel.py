@@ -3,6 +3,7 @@
 import array
 import asyncio
 import dataclasses
+import os
 import subprocess
 import sys
 import threading
@@ -30,6 +31,7 @@ from bakeoff.reference_engine.models import linear
 from bakeoff.reference_engine.models.execution import Batch
 from bakeoff.reference_engine.models.sharding import config_of_rank
 from bakeoff.reference_engine.offline import LLM, generate, load_engine
+from bakeoff.reference_engine.parallel import workers
 from bakeoff.reference_engine.parallel.messages import SentBatch, SentSpan, decode_batch, encode_batch
 from tests.reference_engine.models.tiny_families import make_family
 
@@ -286,6 +288,19 @@ def test_a_process_that_cannot_load_says_why(tmp_path, make_model, save_checkpoi
     ):
         assembly.build_engine(config, checkpoint)
     assert children() == []
+
+
+@pytest.mark.parametrize("is_closing", [False, True])
+def test_a_process_that_exits_is_noticed_unless_it_may(is_closing):
+    seen, closing = threading.Event(), threading.Event()
+    if is_closing:
+        closing.set()
+    with subprocess.Popen(["sleep", "60"]) as process:
+        watching = threading.Thread(target=workers._watch, args=([os.pidfd_open(process.pid)], closing, seen.set))
+        watching.start()
+        process.kill()
+        watching.join(DEATH_S)
+    assert seen.is_set() is not is_closing
 
 
 ORPHANS = """
