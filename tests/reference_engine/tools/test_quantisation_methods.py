@@ -7,8 +7,6 @@ import pytest
 import torch
 from torch.nn.functional import linear
 
-from bakeoff.reference_engine.engine import executors
-from bakeoff.reference_engine.offline import load_engine
 from bakeoff.reference_engine.quantization import fp8, mxfp4, nf4, w8a8
 from bakeoff.reference_engine.quantization.llm_int8 import THRESHOLD, LlmInt8Matrix
 from bakeoff.reference_engine.quantization.matrix import SlabLinear
@@ -164,16 +162,11 @@ def test_llm_int8_keeps_outliers_out_of_the_codes():
     assert error < 0.7 * without
 
 
-def test_models_with_llm_int8_run_without_graphs(monkeypatch, tiny_config):
+@pytest.mark.parametrize(("method", "may_capture"), [("llm-int8", False), ("w8a8", True)])
+def test_models_with_llm_int8_run_without_graphs(method, may_capture, tiny_engine):
     """Its shapes depend on the numbers."""
-
-    def refuse(device):
-        raise AssertionError(device)
-
-    monkeypatch.setattr(executors, "has_triton", refuse)
-    load_engine(tiny_config(quantization="llm-int8"))
-    with pytest.raises(AssertionError, match="cpu"):
-        load_engine(tiny_config(quantization="w8a8"))
+    executor = tiny_engine(quantization=method).core._runner._executor
+    assert executor._model.may_capture is may_capture
 
 
 def test_only_llm_int8_waits_for_the_device():
