@@ -19,7 +19,7 @@ from bakeoff.reference_engine.kernels.cpu import AttentionCall, NativeKernels
 from bakeoff.reference_engine.kernels.operands import require_packed, require_rows
 from bakeoff.reference_engine.kernels.scoring import PLAIN, Scoring
 from bakeoff.reference_engine.kv_cache.layout import LayerLayout
-from bakeoff.reference_engine.kv_cache.storage import KvStorage, PlainStore
+from bakeoff.reference_engine.kv_cache.storage import KvStorage
 
 _LANES, _MOST_DIMS = 16, 576
 """The dims of a head are a multiple of the first and at most the second; see `attention.cpp`."""
@@ -130,8 +130,7 @@ class _Rows:
 
     def __init__(self, spans: Sequence[Span], group: int, storage: KvStorage) -> None:
         self.count = sum(span.length for span in spans)
-        plain = all(isinstance(store, PlainStore) for store in storage.stores)
-        self.decoded = None if plain else _decoded(spans, group, storage)
+        self.decoded = None if storage.is_plain else _decoded(spans, group, storage)
         tables = [span.tables[group] for span in spans] if self.decoded is None else self.decoded.tables
         # C arrays, which tables usually are already; kept here because the kernel gets only their addresses.
         self._tables = [table if isinstance(table, array.array) else array.array("i", table) for table in tables]

@@ -85,7 +85,7 @@ class TritonAttention:
     def __init__(self, storage: KvStorage, *, batch_invariant: bool = False) -> None:
         self.storage, self.batch_invariant = storage, batch_invariant
         # New tokens must be seen as they were rounded, too, which cuDNN's kernel cannot do.
-        self._may_be_dense = not batch_invariant and all(isinstance(store, PlainStore) for store in storage.stores)
+        self._may_be_dense = not batch_invariant and storage.is_plain
 
     def begin_step(self, spans: Sequence[Span]) -> "TritonStep":
         """See `AttentionBackend.begin_step`; one-token spans before the first longer one are decoded together."""

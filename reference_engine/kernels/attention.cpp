@@ -283,7 +283,6 @@ inline bool suits_pairs(const AttentionCall& step) {
 
 #endif
 
-
 // `count` query heads from `first_head` on, which share the key/value head `head`, of one row of the batch.
 template <typename T, int count>
 void attend_heads(const AttentionCall& step, const Caches<T>& caches, T* out, const T* query, const T* towards_sinks,

@@ -91,8 +91,8 @@ class QueryBlock {
         }
     }
 
-    int64_t begin_of(int64_t query) const { return begins_[query]; }
-    int64_t first_end() const { return ends_[0]; }
+    // The first and one past the last token that any query sees, sinks apart.
+    int64_t first() const { return begins_[0]; }
     int64_t end() const { return ends_[count_ - 1]; }
 
     void attend(const Tokens& tokens, const bf16* keys, int64_t key_row, const __m512i* values) {
@@ -210,7 +210,7 @@ class QueryBlock {
         _mm512_store_ps(total_, _mm512_add_ps(total, sum));
     }
 
-    // Adds the weighted values; see `Values`.
+    // Adds the weighted values, which are as `pair_up` wrote them.
     void add(const Tokens& tokens, const __m512i* values) {
         const int64_t stride = step_->value_dim * sizeof(float);
         written();
@@ -252,7 +252,7 @@ class StripAttention {
             rows = std::min(strip.rows_together(), strip.rows - row);
             blocks_[count].begin(step, strip, strip.row + row, rows, query);
         }
-        const int64_t begin = blocks_[0].begin_of(0), end = blocks_[count - 1].end();
+        const int64_t begin = blocks_[0].first(), end = blocks_[count - 1].end();
         Tokens tokens;
         for (tokens.first = 0; tokens.first < end; tokens.first += kSpan) {
             if (tokens.first >= step.sinks && tokens.first + kSpan <= begin) {

@@ -100,6 +100,11 @@ class KvStorage:
         """The group of each layer."""
         return [self.layout.group_of(layer) for layer in range(len(self.stores))]
 
+    @functools.cached_property
+    def is_plain(self) -> bool:
+        """Whether all stores keep elements as they are."""
+        return all(isinstance(store, PlainStore) for store in self.stores)
+
     @property
     def bytes(self) -> int:
         """Bytes of all tensors."""

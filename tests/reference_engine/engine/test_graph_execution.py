@@ -182,11 +182,20 @@ def test_an_engine_that_repeats_its_decode_steps_agrees_with_transformers(checkp
 
 
 @pytest.mark.usefixtures("_as_on_a_gpu")
-@pytest.mark.parametrize(("name", "settings"), [("llama", {"cuda_graphs": False}), ("mixtral", {})])
-def test_experts_are_not_captured_and_nothing_is_where_graphs_are_off(
-    name, settings, tmp_path, save_checkpoint, caplog
+@pytest.mark.parametrize(
+    ("name", "settings", "cause"),
+    [
+        ("llama", {"cuda_graphs": False}, None),
+        ("mixtral", {}, "the router of its experts"),
+        ("llama", {"quantization": "llm-int8"}, "the format of its weights"),
+    ],
+)
+def test_experts_and_some_formats_are_not_captured_and_nothing_is_where_graphs_are_off(
+    name, settings, cause, tmp_path, save_checkpoint, caplog
 ):
     checkpoint = open_checkpoint(save_checkpoint(tmp_path, make_family(name)))
     config = resolution.resolve_config(engine_config(checkpoint.path, num_blocks=9, **settings), checkpoint.config)
     assert type(executors.build_executor(config, checkpoint)) is LocalExecutor
-    assert ("because of the router of its experts" in caplog.text) == (name == "mixtral")
+    said = [record.getMessage() for record in caplog.records if record.name == executors.__name__]
+    assert len(said) == (cause is not None)
+    assert all(f"because of {cause}" in line for line in said)
