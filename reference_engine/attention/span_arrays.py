@@ -14,6 +14,8 @@ from bakeoff.reference_engine.attention.base import Span
 from bakeoff.reference_engine.kv_cache.block_table import as_block_list
 
 IntArray = NDArray[np.int64]
+PART_WIDTH, ROW_WIDTH = 8, 4
+"""Numbers in a row of `kernels.paged_attention.ChunkWork.parts` and `.rows`."""
 _ALIGNMENT = 4  # int32 elements; kernels are compiled for pointers to multiples of 16 bytes
 
 
@@ -88,9 +90,30 @@ class SpanArrays:
         return np.stack(columns, axis=1, dtype=np.int32, casting="same_kind")
 
 
-def num_tiles(lengths: IntArray, tokens: int) -> int:
-    """Number of tiles of at most `tokens` tokens that spans of these lengths are cut into."""
-    return int(_tile_counts(lengths, tokens).sum())
+def listed_parts(
+    tiles: NDArray[np.int32], splits: IntArray, tokens: int
+) -> tuple[NDArray[np.int32], NDArray[np.int32], int]:
+    """The contents of a `kernels.paged_attention.ChunkWork`.
+
+    Args:
+        tiles: of the chunks, from `SpanArrays.tiles`.
+        splits: into how many parts the keys of each are split, [tiles].
+        tokens: maximum number in a tile.
+    """
+    is_split = splits > 1
+    places = np.where(is_split, splits, 0) * tokens
+    ends = places.cumsum()
+    tile = np.arange(len(tiles)).repeat(splits)
+    parts = np.zeros((len(tile), PART_WIDTH), np.int32)
+    parts[:, :4] = tiles[tile]
+    parts[:, 4] = np.arange(len(tile)) - (splits.cumsum() - splits)[tile]
+    parts[:, 5], parts[:, 6] = splits[tile], (ends - places)[tile]
+    lengths = np.where(is_split, tiles[:, 1], 0)
+    tile = np.arange(len(tiles)).repeat(lengths)
+    token = np.arange(len(tile)) - (lengths.cumsum() - lengths)[tile]
+    rows = np.zeros((len(tile), ROW_WIDTH), np.int32)
+    rows[:, 0], rows[:, 1], rows[:, 2] = tiles[tile, 0] + token, (ends - places)[tile] + token, splits[tile]
+    return parts, rows, int(ends[-1]) if len(ends) else 0
 
 
 def _tile_counts(lengths: IntArray, tokens: int) -> IntArray:

@@ -11,15 +11,19 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from bakeoff.reference_engine.attention.base import Span
-from bakeoff.reference_engine.attention.span_arrays import SpanArrays, to_device
+from bakeoff.reference_engine.attention.span_arrays import SpanArrays, listed_parts, to_device
 from bakeoff.reference_engine.kernels.cache_codes import store_codes
 from bakeoff.reference_engine.kernels.paged_attention import (
     MAX_DIM,
     SPLIT_FACTORS,
+    ChunkWork,
     PagedCache,
+    QueryShape,
     attend_chunks,
     attend_decodes,
     attend_invariantly,
+    chunk_splits,
+    most_chunk_parts,
     split_factor,
     store_tokens,
     tokens_per_tile,
@@ -32,8 +36,10 @@ from bakeoff.reference_engine.kv_cache.storage import KvStorage, LayerStore, Pla
 
 LONG_CHUNK = 1024
 """Tokens of a chunk from which cuDNN's kernel is faster, although it must be called once for each length."""
-_MOST_PAST = 0.6  # of a sequence: cuDNN computes all of it, and is about twice as fast as `attend_chunks`
-_LENGTH_STEP = 256  # prompts are padded to multiples: cuDNN plans each length anew
+_MOST_PAST = 0.6  # of a sequence that is computed as a whole, which is about twice as fast as `attend_chunks`
+_LENGTH_STEP = 256  # prompts are padded to multiples: cuDNN plans each length anew, in 50 ms
+_PAST_STEP, _MOST_PIECE = 1024, 16_384
+"""Tokens before a chunk are attended in pieces of the first number doubled some times, at most the second."""
 _SDPA_BACKENDS = [
     SDPBackend.CUDNN_ATTENTION,  # 531 TFLOP/s at 4,096 tokens on an H200, flash attention 274
     SDPBackend.FLASH_ATTENTION,
@@ -41,7 +47,14 @@ _SDPA_BACKENDS = [
     SDPBackend.MATH,
 ]
 _SDPA_DTYPES = (torch.bfloat16, torch.float16)
+_CUDNN_DIM = 128  # elements of the longest head
 _DIM_STEP = 8  # elements; heads then begin at multiples of 16 bytes
+
+
+def has_cudnn_attention(storage: KvStorage) -> bool:
+    """Whether `_cudnn_attention` supports the heads and the device of a storage."""
+    is_short = all(layer.key_dim <= _CUDNN_DIM for layer in storage.layout.layers)
+    return is_short and storage.device.type == "cuda" and torch.cuda.get_device_capability(storage.device) >= (9, 0)
 
 
 def suits_triton(storage: KvStorage) -> bool:
@@ -84,6 +97,11 @@ class TritonAttention:
 
     def __init__(self, storage: KvStorage, *, batch_invariant: bool = False) -> None:
         self.storage, self.batch_invariant = storage, batch_invariant
+        layout = storage.layout
+        # Of a group; where its layers have different numbers, the largest makes the fewest parts.
+        self._kv_heads = [
+            max(layer.num_kv_heads for layer in layout.layers if layer.visible == visible) for visible in layout.groups
+        ]
         # New tokens must be seen as they were rounded, too, which cuDNN's kernel cannot do.
         self._may_be_dense = not batch_invariant and storage.is_plain
 
@@ -100,12 +118,40 @@ class TritonAttention:
         groups = [GroupInputs(*pair) for pair in zip(staged[::2], staged[1::2], strict=True)]
         chunks = None
         if num_decodes < len(spans):
-            chunks = Chunks(arrays, num_decodes, storage, may_be_dense=self._may_be_dense)
+            chunks = Chunks(arrays, num_decodes, self, may_be_dense=self._may_be_dense)
         return self.step(groups, tables, chunks, factor=self.split_factor(arrays.starts[:num_decodes]))
 
     def arrays(self, spans: Sequence[Span]) -> SpanArrays:
         """Spans over this cache in the form that the kernels read."""
         return SpanArrays(spans, len(self.storage.layout.groups), self.storage.block_size)
+
+    def chunk_work(
+        self, arrays: SpanArrays, group: int, spans: slice | NDArray[np.int64], tokens: int
+    ) -> tuple[NDArray[np.int32], NDArray[np.int32], int]:
+        """The contents of a `ChunkWork`.
+
+        Args:
+            arrays: all spans.
+            group: of the layers.
+            spans: the chunks.
+            tokens: maximum number in a tile, see `tokens_per_tile`.
+        """
+        # A chunk's last tile has the most keys; the longest work starts first.
+        tiles = arrays.tiles(group, spans, tokens)[::-1]
+        if self.batch_invariant:
+            return listed_parts(tiles, np.ones(len(tiles), np.int64), tokens)
+        visible, keys = self.storage.layout.groups[group], tiles[:, 1:3].sum(axis=1, dtype=np.int64)
+        if visible.window is not None:
+            keys = np.minimum(keys, visible.window + tokens + visible.sinks)
+        return listed_parts(tiles, chunk_splits(keys, self._kv_heads[group]), tokens)
+
+    def tokens_per_tile(self, step_tokens: int, queries: QueryShape) -> int:
+        """Maximum tokens in a tile of a chunk in a step of `step_tokens` tokens."""
+        return tokens_per_tile(step_tokens, queries, batch_invariant=self.batch_invariant)
+
+    def most_chunk_parts(self, group: int) -> int:
+        """Parts of the tiles with several in a step's `chunk_work`."""
+        return 0 if self.batch_invariant else most_chunk_parts(self._kv_heads[group])
 
     @property
     def split_factors(self) -> Sequence[int]:
@@ -188,20 +234,29 @@ class TritonStep:
         cache = _cache_of(storage.stores[layer])
         is_plain = scoring.is_plain and towards_sinks is None
         how = _Options(scoring=scoring, visible=visible, towards_sinks=towards_sinks)
-        out = (query.new_zeros if self._is_padded else query.new_empty)(query.shape)
+        dense = list[tuple[slice, torch.Tensor]]()
         if key is not None and value is not None:
             _store(cache, key, value, inputs.slots)
-            for dense in self._chunks.dense(group) if self._chunks and is_plain else ():
-                rows = dense.rows
-                past = None if dense.past is None else storage.stores[layer].read(dense.past)
-                out[rows] = _attend_dense(query[rows], key[rows], value[rows], dense, past, scale=scoring.scale)
+            for chunks in self._chunks.dense(group) if self._chunks and is_plain else ():
+                rows = chunks.rows
+                fresh = query[rows], key[rows], value[rows]
+                dense.append((rows, _attend_dense(fresh, chunks, storage.stores[layer], scoring.scale)))
+        if len(dense) == 1 and len(dense[0][1]) == len(query):
+            return dense[0][1].flatten(1)
+        out = (query.new_zeros if self._is_padded else query.new_empty)(query.shape)
+        for rows, attended in dense:
+            out[rows] = attended
         if len(inputs.decodes):
             self._attend_decodes(out, query, cache, inputs.decodes, self._tables, **how)
         if self._chunks is not None:
-            tokens = tokens_per_tile(query, cache.keys, batch_invariant=self._batch_invariant)
-            tiles = self._chunks.tiles(group, tokens, with_dense=key is None or not is_plain)
-            if len(tiles):
-                self._attend_chunks(out, query, cache, tiles, self._tables, **how)
+            queries = QueryShape.of(query, cache.keys)
+            work = self._chunks.work(group, queries, with_dense=key is None or not is_plain)
+            if not len(work.parts):
+                pass
+            elif self._batch_invariant:
+                attend_invariantly(out, query, cache, work.parts, self._tables, **how)
+            else:
+                attend_chunks(out, query, cache, work, self._tables, **how)
         return out.flatten(1)
 
 
@@ -227,8 +282,8 @@ class StepChunks(Protocol):
         """See `Chunks.dense`."""
         ...
 
-    def tiles(self, group: int, tokens: int, *, with_dense: bool) -> torch.Tensor:
-        """See `Chunks.tiles`."""
+    def work(self, group: int, queries: QueryShape, *, with_dense: bool) -> ChunkWork:
+        """See `Chunks.work`."""
         ...
 
 
@@ -238,45 +293,48 @@ class Chunks:
     Args:
         arrays: all spans.
         first: number of the first chunk; all later spans are chunks.
-        storage: the cache.
+        attention: over the cache.
         may_be_dense: whether `dense` may name any.
     """
 
-    def __init__(self, arrays: SpanArrays, first: int, storage: KvStorage, *, may_be_dense: bool) -> None:
-        self._arrays, self._storage = arrays, storage
-        self._may_be_dense = may_be_dense and storage.dtype in _SDPA_DTYPES
+    def __init__(self, arrays: SpanArrays, first: int, attention: TritonAttention, *, may_be_dense: bool) -> None:
+        self._arrays, self._attention, self._storage = arrays, attention, attention.storage
+        self._may_be_dense = may_be_dense and self._storage.dtype in _SDPA_DTYPES
+        self._takes_past_apart = has_cudnn_attention(self._storage)
         self._numbers = np.arange(first, len(arrays.lengths))
-        self._tiles: dict[tuple[int, int, bool], torch.Tensor] = {}
+        self._work: dict[tuple[int, int, bool], ChunkWork] = {}
         self._dense: dict[int, list[DenseChunks]] = {}
 
     def dense(self, group: int) -> "list[DenseChunks]":
-        """The long chunks of sequences that fit into the window and have few earlier tokens."""
+        """The long chunks of sequences that fit into the window; without cuDNN, those with few earlier tokens."""
         if group not in self._dense:
             self._dense[group] = self._find_dense(group)
         return self._dense[group]
 
-    def tiles(self, group: int, tokens: int, *, with_dense: bool) -> torch.Tensor:
-        """Tiles for `attend_chunks`.
+    def work(self, group: int, queries: QueryShape, *, with_dense: bool) -> ChunkWork:
+        """What `attend_chunks` computes.
 
         Args:
             group: of the layer.
-            tokens: maximum number in a tile.
+            queries: of the layer.
             with_dense: whether to include the chunks that `dense` returns.
         """
+        tokens = self._attention.tokens_per_tile(int(self._arrays.lengths.sum()), queries)
         key = (group, tokens, with_dense)
-        if key not in self._tiles:
+        if key not in self._work:
             numbers = self._numbers
             if not with_dense:
                 numbers = numbers[~self._is_dense(self._storage.layout.groups[group])]
-            # A chunk's last tile has the most keys; the longest work starts first.
-            tiles = self._arrays.tiles(group, numbers, tokens)[::-1]
-            self._tiles[key] = to_device([tiles], self._storage.device)[0]
-        return self._tiles[key]
+            *lists, num_places = self._attention.chunk_work(self._arrays, group, numbers, tokens)
+            parts, rows = to_device(lists, self._storage.device)
+            self._work[key] = ChunkWork(parts, rows, num_places)
+        return self._work[key]
 
     def _is_dense(self, visible: Visible) -> NDArray[np.bool_]:
         starts, lengths = self._arrays.starts[self._numbers], self._arrays.lengths[self._numbers]
         ends = starts + lengths
-        is_dense = (lengths >= LONG_CHUNK) & (starts <= _MOST_PAST * ends) & self._may_be_dense
+        most_past = 1.0 if self._takes_past_apart else _MOST_PAST
+        is_dense = (lengths >= LONG_CHUNK) & (starts <= most_past * ends) & self._may_be_dense
         return is_dense if visible.window is None else is_dense & (ends <= visible.window)
 
     def _find_dense(self, group: int) -> "list[DenseChunks]":
@@ -287,10 +345,13 @@ class Chunks:
             if not start and length == last_length and dense[-1].rows.stop == row:
                 dense[-1] = DenseChunks(slice(dense[-1].rows.start, row + length), dense[-1].num_chunks + 1)
                 continue
-            past = None
+            blocks = None
             if start:
-                past = to_device([arrays.blocks(group, number, start)], self._storage.device)[0]
-            dense.append(DenseChunks(slice(row, row + length), 1, start, past))
+                blocks = arrays.blocks(group, number, start + length)
+                missing = -(-_padded_length(start + length) // self._storage.block_size) - len(blocks)
+                blocks = to_device([np.pad(blocks, (0, missing), "edge")], self._storage.device)[0]
+            apart = start // _PAST_STEP * _PAST_STEP if self._takes_past_apart else 0
+            dense.append(DenseChunks(slice(row, row + length), 1, start, blocks, apart))
             last_length = 0 if start else length
         return dense
 
@@ -302,55 +363,105 @@ class DenseChunks(NamedTuple):
         rows: of the step.
         num_chunks: 1 if there is a past.
         past_tokens: tokens of the sequence before the chunk.
-        past: int32, the blocks of those tokens; None if there are none.
+        blocks: int32, those of the sequence, repeated up to its padded length; None if there is no past.
+        apart: tokens of the past that all queries see, which are attended apart: of the others, before the chunk,
+            queries are computed for nothing.
     """
 
     rows: slice
     num_chunks: int
     past_tokens: int = 0
-    past: torch.Tensor | None = None
+    blocks: torch.Tensor | None = None
+    apart: int = 0
 
 
 def _attend_dense(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
+    fresh: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
     chunks: DenseChunks,
-    past: tuple[torch.Tensor, torch.Tensor] | None,
-    *,
+    store: LayerStore,
     scale: float | None,
 ) -> torch.Tensor:
-    """Causal attention of sequences to themselves; tokens before a chunk have keys but no queries.
+    """Causal attention of chunks to the tokens of their sequences.
 
     Args:
-        query: [tokens, heads, dim].
-        key: [tokens, kv_heads, dim].
-        value: the same.
+        fresh: queries [tokens, heads, dim], keys and values [tokens, kv_heads, dim], which are stored already.
         chunks: which tokens these are.
-        past: keys and values [past tokens or more, kv_heads, dim] before them.
+        store: of the layer.
         scale: see `Scoring`.
 
     Returns:
-        As `query`.
+        As the queries.
     """
-    first, count = chunks.past_tokens, chunks.num_chunks
+    query, key, value = fresh
+    count, apart = chunks.num_chunks, chunks.apart
     length = len(query) // count
-    behind = -(first + length) % _LENGTH_STEP  # behind all tokens, where none of them sees it
-    parts = [part.unflatten(0, (count, -1)) for part in (query, key, value)]
-    if first or behind:
-        earlier = (None, None) if past is None else past
-        in_front = [
-            query.new_zeros(count, first, *query.shape[1:]),
-            *(part if part is None else part[None, :first] for part in earlier),
-        ]
-        parts = [_extended(part, front, behind) for part, front in zip(parts, in_front, strict=True)]
-    query, key, value = (part.transpose(1, 2) for part in parts)
-    with sdpa_kernel(_SDPA_BACKENDS, set_priority=True):
-        attended = scaled_dot_product_attention(query, key, value, is_causal=True, scale=scale, enable_gqa=True)
-    return attended[:, :, first : first + length].transpose(1, 2).flatten(0, 1)
+    front = chunks.past_tokens - apart
+    end = front + length
+    padded = _padded_length(end)
+    queries = query.unflatten(0, (count, -1))
+    if chunks.blocks is None:
+        keys, values = (_padded(part.unflatten(0, (count, -1)), 0, padded) for part in (key, value))
+        earlier = []
+    else:
+        (earlier_keys, keys), (earlier_values, values) = (
+            part[None, : apart + padded].split([apart, padded], dim=1) for part in store.read(chunks.blocks)
+        )
+        for part in (keys, values):
+            part[:, end:].zero_()  # no token sees what is there, but 0 · NaN is NaN
+        pieces = _pieces(apart)
+        earlier = zip(earlier_keys.split(pieces, dim=1), earlier_values.split(pieces, dim=1), strict=True)
+    own = _padded(queries, front, padded).transpose(1, 2), keys.transpose(1, 2), values.transpose(1, 2)
+    if not apart:
+        with sdpa_kernel(_SDPA_BACKENDS, set_priority=True):
+            attended = scaled_dot_product_attention(*own, is_causal=True, scale=scale, enable_gqa=True)
+        return attended[:, :, front:end].transpose(1, 2).flatten(0, 1)
+    mixed, weights = _cudnn_attention(*own, is_causal=True, scale=scale)
+    parts = [(mixed[:, :, front:end], weights[:, :, front:end])]
+    queries = _padded(queries, 0, _padded_length(length)).transpose(1, 2)
+    for piece in earlier:
+        mixed, weights = _cudnn_attention(
+            queries, *(part.transpose(1, 2) for part in piece), is_causal=False, scale=scale
+        )
+        parts.append((mixed[:, :, :length], weights[:, :, :length]))
+    shares = torch.stack([weights for _, weights in parts]).softmax(0)
+    total = (parts[0][0] * shares[0]).transpose(1, 2)
+    for (mixed, _), share in zip(parts[1:], shares[1:], strict=True):
+        total.addcmul_(mixed.transpose(1, 2), share.transpose(1, 2))
+    return total.flatten(0, 1).to(query.dtype)
 
 
-def _extended(part: torch.Tensor, front: torch.Tensor | None, behind: int) -> torch.Tensor:
-    """Sequences [count, tokens, heads, dim] with `front` before each and zeros behind, in one copy."""
-    zeros = part.new_zeros(len(part), behind, *part.shape[2:])
-    return torch.cat((part, zeros) if front is None else (front, part, zeros), dim=1)
+def _cudnn_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, is_causal: bool, scale: float | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention [batch, heads, tokens, dim], and the logarithms of the sums of exponentials of the scores, float32."""
+    mixed, weights, *_ = torch.ops.aten._scaled_dot_product_cudnn_attention(  # noqa: SLF001 (no public name)
+        query, key, value, None, compute_log_sumexp=True, is_causal=is_causal, scale=scale
+    )
+    return mixed, weights
+
+
+def _pieces(tokens: int) -> list[int]:
+    """Few different lengths, because cuDNN plans each anew."""
+    pieces = [_MOST_PIECE] * (tokens // _MOST_PIECE)
+    size = _MOST_PIECE // 2
+    while size >= _PAST_STEP:
+        if tokens & size:
+            pieces.append(size)
+        size //= 2
+    return pieces
+
+
+def _padded_length(tokens: int) -> int:
+    return tokens + -tokens % _LENGTH_STEP
+
+
+def _padded(part: torch.Tensor, first: int, length: int) -> torch.Tensor:
+    """Sequences [count, tokens, heads, dim] from place `first` of `length` on, zeros elsewhere; a view if it can be."""
+    count, tokens, *rest = part.shape
+    if tokens == length:
+        return part
+    whole = part.new_empty(count, length, *rest)
+    whole[:, :first].zero_()
+    whole[:, first : first + tokens].copy_(part)
+    whole[:, first + tokens :].zero_()
+    return whole

@@ -13,9 +13,11 @@ import numpy as np
 import torch
 
 from bakeoff.reference_engine.attention.base import Span
-from bakeoff.reference_engine.attention.span_arrays import SpanArrays, num_tiles
+from bakeoff.reference_engine.attention.span_arrays import PART_WIDTH, ROW_WIDTH, SpanArrays
 from bakeoff.reference_engine.attention.triton_backend import LONG_CHUNK, GroupInputs, TritonAttention, TritonStep
+from bakeoff.reference_engine.errors import ConfigError
 from bakeoff.reference_engine.kernels.cuda import replace_pending
+from bakeoff.reference_engine.kernels.paged_attention import ChunkWork, QueryShape
 from bakeoff.reference_engine.kv_cache.block_table import block_list
 from bakeoff.reference_engine.kv_cache.storage import KvStorage
 from bakeoff.reference_engine.models.decoder import Hidden, Model
@@ -260,18 +262,26 @@ class StepInputs:
         storage = attention.storage
         self.attention, self.num_tokens = attention, num_tokens
         self._num_groups, self._num_decodes = len(storage.layout.groups), max_decodes
-        self._num_tiles = num_tokens + _SPARE_TILES if has_chunks else 0  # of one token each at worst
-        self._num_fixed = 4 * num_tokens + self._num_groups * self._group_size
+        self._has_chunks = has_chunks
+        # Of one token each at worst.
+        self._num_parts = [
+            has_chunks * (num_tokens + _SPARE_TILES + attention.most_chunk_parts(group))
+            for group in range(self._num_groups)
+        ]
+        self._num_fixed = 4 * num_tokens + sum(map(sum, map(self._group_sizes, range(self._num_groups))))
         most_blocks = max_decodes * self._num_groups * -(-max_tokens // storage.block_size)
         self._buffer = torch.zeros(self._num_fixed + most_blocks, dtype=torch.int32, device=storage.device)
         self.token_ids, self.positions, self._groups = self._columns(self._buffer, torch.int64)
         self._padding_slots = [block * storage.block_size for block in storage.padding_blocks]
-        self._tile_tokens = 1  # until the model's first call
+        self._queries: dict[int, QueryShape] = {}  # of the layers of each group; known from the model's first call on
 
     def fits(self, arrays: SpanArrays, shape: GraphShape) -> bool:
         """Whether there is room for a step's block tables and for the tiles of its chunks."""
-        tiles = num_tiles(arrays.lengths[arrays.num_decodes :], self._tile_tokens)
-        return self._num_fixed + len(arrays.tables) <= len(self._buffer) and tiles <= self._most_tiles(shape)
+        if self._num_fixed + len(arrays.tables) > len(self._buffer):
+            return False
+        lengths = arrays.lengths[arrays.num_decodes :]
+        tile_tokens = (self._tile_tokens(shape, group) for group in range(self._num_groups))
+        return all((-(-lengths // tokens)).sum() <= shape.tokens // tokens + _SPARE_TILES for tokens in tile_tokens)
 
     def fill(self, arrays: SpanArrays, token_ids: Sequence[int], shape: GraphShape) -> None:
         """Writes a step, padded to a shape that it fits."""
@@ -283,46 +293,73 @@ class StepInputs:
         tokens, positions, groups = self._columns(values, np.int64)
         tokens[:count], tokens[count : shape.tokens] = token_ids, 0
         positions[:count], positions[count : shape.tokens] = arrays.positions, 0
-        for group, (slots, decode_tiles, chunk_tiles) in enumerate(groups):
+        for group, (slots, decode_tiles, parts, rows) in enumerate(groups):
             slots[:count], slots[count : shape.tokens] = arrays.slots(group), self._padding_slots[group]
             decode_tiles[:decodes] = arrays.tiles(group, slice(decodes), 1)
             decode_tiles[decodes : shape.decodes] = 0
-            if most_tiles := self._most_tiles(shape):
-                # A chunk's last tile has the most keys; what takes longest starts first.
-                tiles = arrays.tiles(group, slice(decodes, None), self._tile_tokens)[::-1]
-                chunk_tiles[: len(tiles)], chunk_tiles[len(tiles) : most_tiles] = tiles, 0
+            if self._has_chunks:
+                own_parts, own_rows, _ = self.attention.chunk_work(
+                    arrays, group, slice(decodes, None), self._tile_tokens(shape, group)
+                )
+                parts[: len(own_parts)], parts[len(own_parts) : self._most_parts(shape, group)] = own_parts, 0
+                rows[: len(own_rows)], rows[len(own_rows) : shape.tokens] = own_rows, 0
         values[self._num_fixed :] = arrays.tables
         self._buffer[:size].copy_(host, non_blocking=True)
 
     def step(self, shape: GraphShape) -> TritonStep:
         """Attention that reads these inputs."""
-        groups = [GroupInputs(slots[: shape.tokens], decodes[: shape.decodes]) for slots, decodes, _ in self._groups]
-        chunks = _ChunkTiles(self, shape) if self._num_tiles else None
+        groups = [GroupInputs(slots[: shape.tokens], decodes[: shape.decodes]) for slots, decodes, *_ in self._groups]
+        chunks = _ChunkWork(self, shape) if self._has_chunks else None
         tables = self._buffer[self._num_fixed :]
         return self.attention.step(groups, tables, chunks, factor=shape.factor, is_padded=chunks is not None)
 
-    def chunk_tiles(self, group: int, tokens: int, shape: GraphShape) -> torch.Tensor:
-        """Tiles of at most `tokens` tokens, int32 [most of the shape, 4]; those after the last one have no tokens."""
-        self._tile_tokens = tokens  # the same in all layers: heads of one model are alike
-        return self._groups[group][2][: self._most_tiles(shape)]
+    def chunk_work(self, group: int, queries: QueryShape, shape: GraphShape) -> ChunkWork:
+        """The work of a shape.
 
-    def _most_tiles(self, shape: GraphShape) -> int:
-        return min(self._num_tiles, shape.tokens // self._tile_tokens + _SPARE_TILES)
+        Raises:
+            ConfigError: an earlier layer of the group had other queries.
+        """
+        if self._queries.setdefault(group, queries) != queries:
+            raise ConfigError(
+                "layers with heads of different shapes cannot be CUDA graphs; start with --no-cuda-graphs"
+            )
+        _, _, parts, rows = self._groups[group]
+        num_places = self._tile_tokens(shape, group) * self.attention.most_chunk_parts(group)
+        return ChunkWork(parts[: self._most_parts(shape, group)], rows[: shape.tokens], num_places)
 
-    @property
-    def _group_size(self) -> int:
-        return self.num_tokens + 4 * (self._num_decodes + self._num_tiles)
+    def _tile_tokens(self, shape: GraphShape, group: int) -> int:
+        queries = self._queries.get(group)
+        return 1 if queries is None else self.attention.tokens_per_tile(shape.tokens, queries)
 
-    def _columns(self, buffer: Any, int64: Any) -> tuple[Any, Any, list[tuple[Any, Any, Any]]]:  # noqa: ANN401
-        """Views of a NumPy array or a tensor: token ids, positions; for each group slots and both kinds of tiles."""
+    def _most_parts(self, shape: GraphShape, group: int) -> int:
+        most_tiles = shape.tokens // self._tile_tokens(shape, group) + _SPARE_TILES
+        return most_tiles + self.attention.most_chunk_parts(group)
+
+    def _group_sizes(self, group: int) -> Sequence[int]:
+        """Numbers in the columns of a group."""
+        return (
+            self.num_tokens,
+            4 * self._num_decodes,
+            PART_WIDTH * self._num_parts[group],
+            ROW_WIDTH * self.num_tokens * self._has_chunks,
+        )
+
+    def _columns(self, buffer: Any, int64: Any) -> tuple[Any, Any, list[list[Any]]]:  # noqa: ANN401
+        """Views of a NumPy array or a tensor: token ids, positions; for each group slots, decodes, parts and rows."""
         token_ids, positions = buffer[: 4 * self.num_tokens].view(int64).reshape(2, self.num_tokens)
-        groups = buffer[4 * self.num_tokens : self._num_fixed].reshape(self._num_groups, self._group_size)
-        first, last = self.num_tokens, self.num_tokens + 4 * self._num_decodes
-        columns = [(group[:first], group[first:last].reshape(-1, 4), group[last:].reshape(-1, 4)) for group in groups]
-        return token_ids, positions, columns
+        first, groups = 4 * self.num_tokens, list[list[Any]]()
+        for group in range(self._num_groups):
+            columns = list[Any]()
+            for size, width in zip(self._group_sizes(group), (1, 4, PART_WIDTH, ROW_WIDTH), strict=True):
+                columns.append(
+                    buffer[first : first + size] if width == 1 else buffer[first : first + size].reshape(-1, width)
+                )
+                first += size
+            groups.append(columns)
+        return token_ids, positions, groups
 
 
-class _ChunkTiles(NamedTuple):
+class _ChunkWork(NamedTuple):
     """A graph's `Chunks`."""
 
     inputs: StepInputs
@@ -332,6 +369,6 @@ class _ChunkTiles(NamedTuple):
         """None: their kernel must be called for each length."""
         return ()
 
-    def tiles(self, group: int, tokens: int, *, with_dense: bool) -> torch.Tensor:  # noqa: ARG002
-        """See `Chunks.tiles`."""
-        return self.inputs.chunk_tiles(group, tokens, self.shape)
+    def work(self, group: int, queries: QueryShape, *, with_dense: bool) -> ChunkWork:  # noqa: ARG002
+        """See `Chunks.work`."""
+        return self.inputs.chunk_work(group, queries, self.shape)

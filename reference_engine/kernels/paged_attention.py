@@ -3,7 +3,9 @@
 `attend` is FlashAttention-2 (arXiv 2307.08691) over block tables (PagedAttention, arXiv 2309.06180). A program takes a
 tile of consecutive new tokens of one sequence, with all query heads of one key/value head as further rows of the tile,
 so that each key is read once for the whole group. Where there are few programs the keys of a tile are split among
-several (Flash-Decoding) and `_combine` weighs their results.
+several (Flash-Decoding) and `_combine` weighs their results. Those of decodes are split evenly; for chunks the host
+lists which program takes which keys (as FlashInfer plans its work, arXiv 2501.01005), so that a short chunk behind a
+long cache keeps the whole GPU busy and a graph's grid still fits every step.
 
 Codes of a quantised cache become numbers in registers. The scale of a key multiplies its scores and that of a value its
 shares, which are fewer than the elements of either. Keys and values that no query of the tile sees are not loaded but
@@ -36,6 +38,8 @@ MAX_DIM = 256
 
 _MIN_ROWS = 16  # of a tile; tl.dot takes no fewer
 _CHUNK_ROWS = 128
+_SHORT_STEP = 64
+"""Tokens of a step up to which tiles of chunks have half the rows: few chunks would fill more."""
 _INVARIANT_ROWS = 64  # of a tile of decodes and chunks alike; tensor cores of a Hopper GPU take no fewer at full speed
 _LONG_HEAD_BYTES = 256
 _KEY_TILE_BYTES = 16 << 10  # of keys, and as many of values, in shared memory for each pipeline stage
@@ -43,7 +47,8 @@ _MAX_KEYS = 64
 # Stages of the loop over keys, of which loads of block numbers take half: two, one and three key tiles are in flight.
 _CHUNK_STAGES, _DECODE_STAGES, _SPLIT_STAGES = 5, 4, 7
 _PROGRAMS = 264  # two for each of the 132 SMs of an H100 or H200
-_MAX_SPLITS = 16
+_MIN_SPLITS, _MAX_SPLITS = 16, 64  # most parts of the keys of a tile, with eight and more heads and with few
+_LEAST_KEYS = 256  # of a part of a chunk's keys: reading them takes as long as weighing one more result
 SPLIT_FACTORS = (1, 4)
 """Factors by which a decode batch may multiply `num_splits`; see `split_factor`."""
 _UNEVEN = 1.5
@@ -66,21 +71,63 @@ class PagedCache(NamedTuple):
     value_scales: torch.Tensor | None = None
 
 
-def tokens_per_tile(query: torch.Tensor, keys: torch.Tensor, *, batch_invariant: bool = False) -> int:
-    """Maximum tokens in a tile of `attend_chunks`, for queries [tokens, heads, dim] over a cache `keys`."""
-    return max(1, (_INVARIANT_ROWS if batch_invariant else _chunk_rows(query)) // (query.shape[1] // keys.shape[2]))
+class QueryShape(NamedTuple):
+    """Of a layer's queries.
+
+    Attributes:
+        group: query heads of each key/value head.
+        dim: elements of a head.
+        element_size: bytes of an element.
+    """
+
+    group: int
+    dim: int
+    element_size: int
+
+    @classmethod
+    def of(cls, query: torch.Tensor, keys: torch.Tensor) -> "QueryShape":
+        """Of queries [tokens, heads, dim] over a cache [num_blocks, block_size, kv_heads, dim]."""
+        return cls(query.shape[1] // keys.shape[2], query.shape[2], query.element_size())
 
 
-def _chunk_rows(query: torch.Tensor) -> int:
+def tokens_per_tile(step_tokens: int, queries: QueryShape, *, batch_invariant: bool = False) -> int:
+    """Maximum tokens in a tile of a chunk in a step of `step_tokens` tokens."""
+    return max(1, (_INVARIANT_ROWS if batch_invariant else _chunk_rows(step_tokens, queries)) // queries.group)
+
+
+def _chunk_rows(step_tokens: int, queries: QueryShape) -> int:
     """Query rows of a tile: fewer where heads are long, so that queries and sums still fit into registers."""
-    is_long = triton.next_power_of_2(query.shape[2]) * query.element_size() > _LONG_HEAD_BYTES
-    return _CHUNK_ROWS // 2 if is_long else _CHUNK_ROWS
+    is_long = triton.next_power_of_2(queries.dim) * queries.element_size > _LONG_HEAD_BYTES
+    return _CHUNK_ROWS // 2 if is_long or step_tokens <= _SHORT_STEP else _CHUNK_ROWS
+
+
+def _most_splits(kv_heads: int) -> int:
+    """Most parts of the keys of a tile, a power of 2: enough for one row to occupy every multiprocessor."""
+    return min(_MAX_SPLITS, max(_MIN_SPLITS, triton.next_power_of_2(128 // kv_heads)))
 
 
 def num_splits(rows: int, kv_heads: int) -> int:
     """Parts of the keys of each row of a decode batch, a power of 2; depends on the grid only, as CUDA graphs need."""
-    wanted = min(_MAX_SPLITS, _PROGRAMS // (rows * kv_heads))
+    wanted = min(_most_splits(kv_heads), _PROGRAMS // (rows * kv_heads))
     return 1 << max(0, wanted.bit_length() - 1)
+
+
+def chunk_splits(keys: NDArray[np.int64], kv_heads: int) -> NDArray[np.int64]:
+    """Parts of the keys of each tile of a step's chunks, so that programs have about equally many and fill the GPU.
+
+    Tiles with several parts have at most `most_chunk_parts` together.
+
+    Args:
+        keys: that each tile sees, [tiles].
+        kv_heads: of a layer.
+    """
+    share = max(_LEAST_KEYS, int(keys.sum()) * kv_heads // _PROGRAMS + 1)
+    return np.minimum(-(-keys // share), _most_splits(kv_heads)).clip(min=1)
+
+
+def most_chunk_parts(kv_heads: int) -> int:
+    """The most parts that `chunk_splits` makes of tiles with several: each but the last of a tile has a full share."""
+    return 2 * -(-_PROGRAMS // kv_heads)
 
 
 def split_factor(lengths: NDArray[np.int64], kv_heads: int) -> int:
@@ -121,11 +168,29 @@ def store_tokens(
     )  # fmt: skip
 
 
+class ChunkWork(NamedTuple):
+    """Chunks of several tokens as work for programs; padding has no tokens and no parts.
+
+    Attributes:
+        parts: int32 [parts, 8], each a tile of tokens and a part of its keys: first row, tokens (at most
+            `tokens_per_tile`), position of the first one, where in `tables` the sequence's blocks begin, the number of
+            this part, how many parts the tile's keys have, the place of the first token's result where they have
+            several, and 0.
+        rows: int32 [rows, 4], each a token whose keys have several parts: row of the step, place of the first part's
+            result, how many parts there are, and 0. The result of the next part is `tokens_per_tile` places behind.
+        num_places: of results; 0 if no tile's keys have several parts.
+    """
+
+    parts: torch.Tensor
+    rows: torch.Tensor
+    num_places: int
+
+
 def attend_chunks(
     out: torch.Tensor,
     query: torch.Tensor,
     cache: PagedCache,
-    tiles: torch.Tensor,
+    work: ChunkWork,
     tables: torch.Tensor,
     *,
     scoring: Scoring,
@@ -138,15 +203,19 @@ def attend_chunks(
         out: [tokens, heads, dim], contiguous.
         query: [tokens, heads, dim]; tokens may be parts of longer rows.
         cache: keys and values.
-        tiles: int32 [tiles, 4]: first row, tokens (at most `tokens_per_tile`), position of the first one, and where
-            in `tables` the sequence's blocks begin.
+        work: which program attends to what.
         tables: int32, the block tables of all sequences one after the other.
         scoring: from products of queries and keys to weights.
         visible: what each token sees.
         towards_sinks: contiguous [tokens, heads, dim], multiplied by the keys of sinks; None for `query`.
     """
-    rows = max(_chunk_rows(query), triton.next_power_of_2(query.shape[1] // cache.keys.shape[2]))
-    _launch(out, None, query, towards_sinks, cache, tiles, tables, scoring, visible, rows=rows, splits=1)
+    queries, kv_heads = QueryShape.of(query, cache.keys), cache.keys.shape[2]
+    rows = max(_chunk_rows(len(query), queries), triton.next_power_of_2(queries.group))
+    results = _results(work.num_places, query) if work.num_places else None
+    _launch(out, results, query, towards_sinks, cache, work.parts, tables, scoring, visible, rows=rows, splits=1)
+    if results is not None:
+        step = tokens_per_tile(len(query), queries)
+        _weigh(out, results, work.rows, splits=_most_splits(kv_heads), step=step, is_padded=True)
 
 
 def attend_decodes(
@@ -162,26 +231,19 @@ def attend_decodes(
     factor: int = 1,
     has_empty_tiles: bool = False,
 ) -> None:
-    """The same for the first rows of a step, each the one new token of its sequence; tile i is row i.
+    """The same for the first rows of a step, each the one new token of its sequence.
 
     Keys are split into `factor` times `num_splits` parts; see `split_factor`. With `has_empty_tiles` tiles may have no
-    token: their rows are not changed.
+    token: their rows are not changed. Row i has tile i of `tiles`, int32 [rows, 4]: the first four numbers of
+    `ChunkWork.parts`.
     """
     count, kv_heads = tiles.shape[0], cache.keys.shape[2]
     rows = max(_MIN_ROWS, triton.next_power_of_2(query.shape[1] // kv_heads))
-    splits = min(_MAX_SPLITS, factor * num_splits(count, kv_heads))
-    if splits == 1:
-        _launch(out, None, query, towards_sinks, cache, tiles, tables, scoring, visible, rows=rows, splits=1)
-        return
-    heads, dim = query.shape[1:]
-    parts = torch.empty(count, heads, splits, dim, dtype=torch.float32, device=query.device)
-    weights = torch.empty(count, heads, splits, dtype=torch.float32, device=query.device)
-    _launch(parts, weights, query, towards_sinks, cache, tiles, tables, scoring, visible, rows=rows, splits=splits)
-    require_packed(None, out)
-    _combine[(count, heads)](
-        out, parts, weights, tiles, HEADS=heads, DIM=dim, PADDED_DIM=triton.next_power_of_2(dim), SPLITS=splits,
-        HAS_EMPTY_TILES=has_empty_tiles, num_warps=2, **early_start(out, count),
-    )  # fmt: skip
+    splits = min(_most_splits(kv_heads), factor * num_splits(count, kv_heads))
+    results = _results(count * splits, query) if splits > 1 else None
+    _launch(out, results, query, towards_sinks, cache, tiles, tables, scoring, visible, rows=rows, splits=splits)
+    if results is not None:
+        _weigh(out, results, tiles, splits=splits, is_padded=has_empty_tiles)
 
 
 def attend_invariantly(
@@ -217,9 +279,43 @@ def attend_invariantly(
     )
 
 
+class _Results(NamedTuple):
+    """Of parts of keys, by place.
+
+    Attributes:
+        mixed: float32 [places, heads, dim], means of values.
+        weights: float32 [places, heads], log2 of the sum of the exponentials of the scores.
+    """
+
+    mixed: torch.Tensor
+    weights: torch.Tensor
+
+
+def _results(places: int, query: torch.Tensor) -> _Results:
+    heads, dim = query.shape[1:]
+    mixed, weights = (
+        torch.empty(shape, dtype=torch.float32, device=query.device)
+        for shape in ((places, heads, dim), (places, heads))
+    )
+    return _Results(mixed, weights)
+
+
+def _weigh(
+    out: torch.Tensor, results: _Results, rows: torch.Tensor, *, splits: int, step: int = 0, is_padded: bool
+) -> None:
+    """Adds up the results of parts: those of listed rows `step` places apart, without a step those of decodes."""
+    heads, dim = out.shape[1:]
+    require_packed(None, out)
+    require_packed(torch.int32, rows)
+    _combine[(rows.shape[0], heads)](
+        out, results.mixed, results.weights, rows, HEADS=heads, DIM=dim, PADDED_DIM=triton.next_power_of_2(dim),
+        SPLITS=splits, STEP=step, IS_PADDED=is_padded, num_warps=2, **early_start(out, rows.shape[0]),
+    )  # fmt: skip
+
+
 def _launch(
     out: torch.Tensor,
-    weights: torch.Tensor | None,
+    results: _Results | None,
     query: torch.Tensor,
     towards_sinks: torch.Tensor | None,
     cache: PagedCache,
@@ -241,17 +337,19 @@ def _launch(
     require_packed(torch.float32, scoring.sinks)
     require_packed(query.dtype, towards_sinks)
     block_size, kv_heads, dim = keys.shape[1:]
+    group = query.shape[1] // kv_heads
     padded_dim = max(16, triton.next_power_of_2(dim))
     tile_keys = min(_MAX_KEYS, max(16, _KEY_TILE_BYTES // (padded_dim * query.element_size())))
     stages = _CHUNK_STAGES if rows > _MIN_ROWS else _DECODE_STAGES if splits == 1 else _SPLIT_STAGES
+    mixed, weights = (out, out) if results is None else results
     _attend[(tiles.shape[0], kv_heads, splits)](
-        out, out if weights is None else weights, query, query if towards_sinks is None else towards_sinks,
-        keys, values,
+        out, mixed, weights, query, query if towards_sinks is None else towards_sinks, keys, values,
         keys if key_scales is None else key_scales, values if value_scales is None else value_scales, tiles, tables,
         query if scoring.sinks is None else scoring.sinks, query.stride(0), scoring.factor(dim) * _LOG2_E,
-        HEADS=query.shape[1], KV_HEADS=kv_heads, GROUP=query.shape[1] // kv_heads,
+        HEADS=query.shape[1], KV_HEADS=kv_heads, GROUP=group,
         DIM=dim, PADDED_DIM=padded_dim, BLOCK_SIZE=block_size,
         WINDOW=visible.window or 0, SINKS=visible.sinks, ROWS=rows, KEYS=tile_keys, SPLITS=splits,
+        WIDTH=tiles.shape[1], STEP=1 if splits > 1 else max(1, rows // group), HAS_RESULTS=results is not None,
         SOFT_CAP=(scoring.soft_cap or 0.0) * _LOG2_E, HAS_LEARNED_SINKS=scoring.sinks is not None,
         LOOKS_APART=towards_sinks is not None,
         ENCODING=encoding_of(keys), num_warps=8 if rows > 64 else 4, num_stages=stages,
@@ -275,19 +373,26 @@ def _store_tokens(
 
 @triton.jit
 def _attend(  # noqa: C901, PLR0912 (branches on constants, which the compiler removes)
-    out, weights, query, towards_sinks, keys, values, key_scales, value_scales, tiles, tables, learned_sinks,
-    query_stride, scale,
+    out, mixed_parts, weights, query, towards_sinks, keys, values, key_scales, value_scales, tiles, tables,
+    learned_sinks, query_stride, scale,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, GROUP: tl.constexpr,
     DIM: tl.constexpr, PADDED_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
     WINDOW: tl.constexpr, SINKS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, SPLITS: tl.constexpr,
+    WIDTH: tl.constexpr, STEP: tl.constexpr, HAS_RESULTS: tl.constexpr,
     SOFT_CAP: tl.constexpr, HAS_LEARNED_SINKS: tl.constexpr, LOOKS_APART: tl.constexpr,
     ENCODING: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     await_inputs(EARLY)
-    tile = tiles + 4 * tl.program_id(0)
-    kv_head, split = tl.program_id(1), tl.program_id(2)
+    tile = tiles + WIDTH * tl.program_id(0)
+    kv_head = tl.program_id(1)
     first_row, count = tl.load(tile), tl.load(tile + 1)
     first_position, table = tl.load(tile + 2), tables + tl.load(tile + 3)
+    if WIDTH == 8:  # a listed part
+        if count == 0:
+            return
+        split, splits, first_place = tl.load(tile + 4), tl.load(tile + 5), tl.load(tile + 6)
+    else:
+        split, splits, first_place = tl.program_id(2), SPLITS, first_row * SPLITS
 
     # Row r of the tile is query head r % GROUP of token r // GROUP.
     token = tl.arange(0, ROWS) // GROUP
@@ -305,7 +410,7 @@ def _attend(  # noqa: C901, PLR0912 (branches on constants, which the compiler r
     if WINDOW:
         first_tile = tl.maximum(SINK_TILES, (first_position - WINDOW + 1) // KEYS)
     num_tiles = SINK_TILES + tl.cdiv(end, KEYS) - first_tile
-    part = tl.cdiv(num_tiles, SPLITS)
+    part = tl.cdiv(num_tiles, splits)
     start = split * part
 
     top = tl.full((ROWS,), float("-inf"), tl.float32)  # largest score of each row so far, in units of log2
@@ -364,27 +469,41 @@ def _attend(  # noqa: C901, PLR0912 (branches on constants, which the compiler r
 
     total = tl.where(total == 0.0, 1.0, total)  # a part without keys has the weight 2^-inf
     result = mixed / total[:, None]
-    place = (row * HEADS + head) * SPLITS + split
-    tl.store(out + place[:, None] * DIM + dims[None, :], result.to(out.dtype.element_ty), mask=is_row)
-    if SPLITS > 1:
-        tl.store(weights + place, top + tl.log2(total), mask=token < count)
+    if HAS_RESULTS and splits > 1:
+        vector = (first_place + split * STEP + token).to(tl.int64) * HEADS + head
+        tl.store(mixed_parts + vector[:, None] * DIM + dims[None, :], result, mask=is_row)
+        tl.store(weights + vector, top + tl.log2(total), mask=token < count)
+    else:
+        vector = row * HEADS + head
+        tl.store(out + vector[:, None] * DIM + dims[None, :], result.to(out.dtype.element_ty), mask=is_row)
 
 
 @triton.jit
 def _combine(
-    out, parts, weights, tiles,
-    HEADS: tl.constexpr, DIM: tl.constexpr, PADDED_DIM: tl.constexpr, SPLITS: tl.constexpr,
-    HAS_EMPTY_TILES: tl.constexpr, EARLY: tl.constexpr,
+    out, mixed_parts, weights, rows,
+    HEADS: tl.constexpr, DIM: tl.constexpr, PADDED_DIM: tl.constexpr, SPLITS: tl.constexpr, STEP: tl.constexpr,
+    IS_PADDED: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     await_inputs(EARLY)
-    if HAS_EMPTY_TILES:
-        if tl.load(tiles + 4 * tl.program_id(0) + 1) == 0:
-            return
-    head = tl.program_id(0).to(tl.int64) * HEADS + tl.program_id(1)
+    listed, head = rows + 4 * tl.program_id(0), tl.program_id(1)
     split, dims = tl.arange(0, SPLITS), tl.arange(0, PADDED_DIM)
-    weight = tl.load(weights + head * SPLITS + split)
+    if STEP:
+        row, first, splits = tl.load(listed), tl.load(listed + 1), tl.load(listed + 2)
+        if splits == 0:
+            return
+        is_part = split < splits
+        place = first + split * STEP
+    else:
+        row = tl.program_id(0)
+        if IS_PADDED:
+            if tl.load(listed + 1) == 0:
+                return
+        is_part = split < SPLITS
+        place = row * SPLITS + split
+    vector = place.to(tl.int64) * HEADS + head
+    weight = tl.load(weights + vector, mask=is_part, other=float("-inf"))
     weight = tl.exp2(weight - tl.max(weight, axis=0))
-    places = (head * SPLITS + split)[:, None] * DIM + dims[None, :]
-    part = tl.load(parts + places, mask=(dims < DIM)[None, :], other=0.0)
+    is_loaded = is_part[:, None] & (dims < DIM)[None, :]
+    part = tl.load(mixed_parts + vector[:, None] * DIM + dims[None, :], mask=is_loaded, other=0.0)
     mixed = tl.sum(part * weight[:, None], axis=0) / tl.sum(weight, axis=0)
-    tl.store(out + head * DIM + dims, mixed.to(out.dtype.element_ty), mask=dims < DIM)
+    tl.store(out + (row.to(tl.int64) * HEADS + head) * DIM + dims, mixed.to(out.dtype.element_ty), mask=dims < DIM)

@@ -34,6 +34,7 @@ SIZES = (8, 16, 32)
 def _small_steps(monkeypatch):
     """Each program takes milliseconds here."""
     monkeypatch.setattr(paged_attention, "_PROGRAMS", 6)
+    monkeypatch.setattr(paged_attention, "_LEAST_KEYS", 4)
     monkeypatch.setattr(graph_execution, "_MIXED_SIZES", SIZES)
     monkeypatch.setattr(graph_execution, "_MIXED_DECODES", (0, 2, 8))
     monkeypatch.setattr(graph_execution, "_SPARE_TILES", 3)

@@ -214,6 +214,12 @@ def storage_of(layout, size, dtype, kind="auto"):
     return storage, [part for store in storage.stores for part in store.parts]
 
 
+@pytest.fixture(autouse=True)
+def _short_parts(monkeypatch):
+    """Chunks behind a few tokens are split, as those behind hundreds are on a GPU."""
+    monkeypatch.setattr(paged_attention, "_LEAST_KEYS", 16)
+
+
 def compare(layout, shape, size, dtype, group, scoring=PLAIN, kind="auto", *, looks_apart=False):
     """All layers of one step against float32 attention, one token and head at a time."""
     torch.manual_seed(len(shape))
@@ -319,15 +325,57 @@ def test_long_chunks_go_to_torch_but_where_a_window_hides_some_or_the_keys_are_a
     lengths = []
     original = triton_backend._attend_dense
 
-    def dense(query, *rest, scale):
-        lengths.append(len(query))
-        return original(query, *rest, scale=scale)
+    def dense(fresh, *rest):
+        lengths.append(len(fresh[0]))
+        return original(fresh, *rest)
 
     monkeypatch.setattr(triton_backend, "_attend_dense", dense)
     layers = (LayerLayout(1, 32, 32), LayerLayout(1, 32, 32, Visible(35)), LayerLayout(1, 32, 32, shares=0))
     shape = [(9, 1), (0, 40), (0, 33), (0, 33), (0, 29), (5, 31), (90, 31)]
     compare(CacheLayout(layers), shape, 4, torch.float16, 2)
     assert lengths == [40, 66, 31, 66]
+
+
+@pytest.mark.parametrize("kv_heads", [1, 3, 8])
+def test_parts_of_chunks_have_about_equally_many_keys_and_are_no_more_than_a_graph_has(kv_heads):
+    rng = np.random.default_rng(kv_heads)
+    for tiles in (1, 5, 40, 300):
+        for longest in (20, 3000, 40_000):
+            keys = rng.integers(1, longest, tiles)
+            splits = paged_attention.chunk_splits(keys, kv_heads)
+            assert splits[splits > 1].sum() <= paged_attention.most_chunk_parts(kv_heads)
+            share = max(16, keys.sum() * kv_heads / paged_attention._PROGRAMS)
+            assert (keys / splits <= share + 1)[splits < 16].all()
+            assert ((splits == 1) | (keys / splits >= share / 2)).all()
+
+
+def attention_with_weights(query, key, value, *, is_causal, scale):
+    """What cuDNN's kernel returns."""
+    key, value = (part.repeat_interleave(query.shape[1] // part.shape[1], 1).double() for part in (key, value))
+    scores = query.double() @ key.mT * (query.shape[-1] ** -0.5 if scale is None else scale)
+    if is_causal:
+        scores = scores.masked_fill(torch.ones(scores.shape[-2:]).triu(1).bool(), float("-inf"))
+    weights = scores.logsumexp(-1, keepdim=True)
+    return (scores.softmax(-1) @ value).to(query.dtype), weights.float()
+
+
+@pytest.mark.parametrize("past", [0, 7, 32, 137])
+def test_what_long_chunks_see_is_attended_in_pieces_of_few_lengths(monkeypatch, past):
+    """Rows behind a sequence's end hold NaN, as memory that nobody wrote may."""
+    lengths = set()
+
+    def attend(query, key, value, **options):
+        lengths.add(key.shape[2])
+        return attention_with_weights(query, key, value, **options)
+
+    for name, value in {
+        "LONG_CHUNK": 30, "_LENGTH_STEP": 16, "_PAST_STEP": 16, "_MOST_PIECE": 64, "_cudnn_attention": attend,
+        "has_cudnn_attention": lambda storage: True,
+    }.items():  # fmt: skip
+        monkeypatch.setattr(triton_backend, name, value)
+    compare(CacheLayout((LayerLayout(2, 16, 16),)), [(50, 1), (past, 31), (3, 4)], 4, torch.float16, 3)
+    assert lengths <= {16, 32, 48, 64}
+    assert bool(lengths) is (past >= 16)
 
 
 @pytest.mark.parametrize("kind", ["auto", "int8", "fp8"])
