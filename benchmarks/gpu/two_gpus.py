@@ -1,6 +1,6 @@
-"""Tensor parallelism over two GPUs: tokens beside those of one GPU, and the speed of both.
+"""Tensor and pipeline parallelism over two GPUs: tokens beside those of one GPU, and the speed of both.
 
-    python -m benchmarks.gpu.two_gpus [--layers 8]
+    python -m benchmarks.gpu.two_gpus [--layers 8] [--models llama gemma3]
 
 Run by ``make bench-gpu`` on a machine with two GPUs. Models are random and small, one for each kind of layer, in bf16.
 Two GPUs add partial products in another order than one, so their tokens may differ where two are almost equally
@@ -18,18 +18,21 @@ from benchmarks.gpu.offline import LLAMA_8B
 from benchmarks.gpu.parts.invariance import MODELS, SMALL, engine, seconds_of
 
 PROMPTS, PROMPT_TOKENS, OUTPUT_TOKENS = 24, 200, 48
-CLOSE = 0.1
-"""Difference of two log-probabilities that the roundings of bf16 explain."""
-CELLS = {(1, 128, 128): 1.5, (64, 1024, 128): 1.55, (4, 8000, 1): 1.65}
+CLOSE = {"bfloat16": 0.1, "float32": 1e-3}
+"""Difference of two log-probabilities that roundings explain."""
+Cells = dict[tuple[int, int, int], float]
 """Requests, prompt tokens and output tokens; and how many times as fast two GPUs should be."""
+TENSOR, PIPELINE = {"tensor_parallel_size": 2}, {"pipeline_parallel_size": 2}
+TENSOR_CELLS: Cells = {(1, 128, 128): 1.5, (64, 1024, 128): 1.55, (4, 8000, 1): 1.65}
+PIPELINE_CELLS: Cells = {(256, 1024, 128): 1.45, (16, 4000, 1): 1.45}
 
 
-def tokens_off(raw: dict[str, object]) -> float:
+def tokens_off(raw: dict[str, object], dtype: str, **shape: int) -> float:
     """Share of the tokens of two GPUs that one GPU finds less likely than its own choice, beyond roundings."""
     rng = random.Random(1)
     prompts = [[rng.randrange(2000) for _ in range(rng.randint(1, PROMPT_TOKENS))] for _ in range(PROMPTS)]
-    settings = {"max_model_len": 1024, "num_blocks": 4096, "enable_prefix_caching": False}
-    with engine(raw, tensor_parallel_size=2, **settings) as llm:
+    settings = {"max_model_len": 1024, "num_blocks": 4096, "enable_prefix_caching": False, "dtype": dtype}
+    with engine(raw, **shape, **settings) as llm:
         greedy = SamplingParams(max_tokens=OUTPUT_TOKENS, min_tokens=OUTPUT_TOKENS, temperature=0.0)
         outputs = [answer.completions[0].token_ids for answer in llm.generate(prompts, greedy, ignore_eos=True)]
     with engine(raw, **settings) as llm:
@@ -37,37 +40,44 @@ def tokens_off(raw: dict[str, object]) -> float:
         texts = [prompt + output for prompt, output in zip(prompts, outputs, strict=True)]
         scores = [answer.prompt_logprobs or () for answer in llm.generate(texts, scoring)]
     off = [
-        score.alternatives[0][1] - score.logprob > CLOSE
+        score.alternatives[0][1] - score.logprob > CLOSE[dtype]
         for output, scored in zip(outputs, scores, strict=True)
         for score in scored[-len(output) :]
     ]
     return sum(off) / len(off)
 
 
-def tokens_per_s(layers: int, **settings: int) -> list[float]:
-    seconds = seconds_of(LLAMA_8B | {"num_hidden_layers": layers}, [*CELLS], **settings)
-    tokens = [requests * (output if output > 1 else prompt) for requests, prompt, output in CELLS]
-    return [count / duration for count, duration in zip(tokens, seconds, strict=True)]
+def compare_tokens(bars: Bars, names: list[str]) -> None:
+    cases = [(name, "bfloat16", TENSOR) for name in names]
+    cases += [("llama", "float32", TENSOR), ("llama", "float32", PIPELINE), ("gemma3", "bfloat16", PIPELINE)]
+    for name, dtype, shape in cases:
+        share, (kind,) = tokens_off(SMALL | MODELS[name], dtype, **shape), shape
+        print(f"{name}, {dtype}, {kind}: tokens that one GPU would not choose: {share:.2%}", flush=True)
+        bars.add(f"{name}_{dtype}_{kind}_tokens_off", share, "<=", 0.01)
+
+
+def compare_speed(bars: Bars, layers: int, cells: Cells, **shape: int) -> None:
+    raw, (kind,), seats = LLAMA_8B | {"num_hidden_layers": layers}, shape, max(requests for requests, *_ in cells)
+    alone, together = (seconds_of(raw, [*cells], max_num_seqs=seats, **settings) for settings in ({}, shape))
+    print(f"{kind:<26} {'one GPU':>10} {'two GPUs':>10}  tokens/s, {torch.cuda.get_device_name()}")
+    for (cell, goal), one_s, two_s in zip(cells.items(), alone, together, strict=True):
+        requests, prompt, output = cell
+        tokens = requests * (output if output > 1 else prompt)
+        print(f"{cell!s:<26} {tokens / one_s:>10.0f} {tokens / two_s:>10.0f}  {one_s / two_s:.2f}×", flush=True)
+        bars.add(f"{kind}_two_over_one_at_{requests}_{prompt}_{output}", one_s / two_s, ">=", goal)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--layers", type=int, default=LLAMA_8B["num_hidden_layers"], help="of the model that is timed")
+    parser.add_argument("--models", nargs="*", choices=MODELS, default=list(MODELS), help="whose tokens are compared")
     options = parser.parse_args()
     if torch.cuda.device_count() < 2:
         raise SystemExit("this script needs two GPUs")
     bars = Bars()
-    for name, changes in MODELS.items():
-        share = tokens_off(SMALL | changes)
-        print(f"{name:<12} tokens that one GPU would not choose: {share:.2%}", flush=True)
-        bars.add(f"{name}_tokens_off", share, "<=", 0.01)
-    one, two = tokens_per_s(options.layers), tokens_per_s(options.layers, tensor_parallel_size=2)
-    print(
-        f"{'requests, prompt, output':<26} {'one GPU':>10} {'two GPUs':>10}  tokens/s, {torch.cuda.get_device_name()}"
-    )
-    for (cell, goal), alone, together in zip(CELLS.items(), one, two, strict=True):
-        print(f"{cell!s:<26} {alone:>10.0f} {together:>10.0f}  {together / alone:.2f}×", flush=True)
-        bars.add("two_over_one_at_{}_{}_{}".format(*cell), together / alone, ">=", goal)
+    compare_tokens(bars, options.models)
+    compare_speed(bars, options.layers, TENSOR_CELLS, **TENSOR)
+    compare_speed(bars, options.layers, PIPELINE_CELLS, **PIPELINE)
     bars.finish()
 
 

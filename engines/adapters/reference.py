@@ -131,6 +131,7 @@ class ReferenceEngine(ServerEngine):
         "max_num_seqs": flag("--max-num-seqs"),
         "max_num_batched_tokens": flag("--max-num-batched-tokens"),
         "tensor_parallel_size": flag("--tensor-parallel-size"),
+        "pipeline_parallel_size": flag("--pipeline-parallel-size"),
         "enable_prefix_caching": switch("--enable-prefix-caching", "--no-enable-prefix-caching"),
         "enable_chunked_prefill": lambda value: Setting(() if value else ("--policy", "no_chunking")),
         "memory_fraction": flag("--gpu-memory-utilization"),
@@ -143,7 +144,7 @@ class ReferenceEngine(ServerEngine):
             name: (f"config.{name}",)
             for name in (
                 "quantization", "kv_cache_dtype", "max_model_len", "max_num_seqs", "max_num_batched_tokens",
-                "tensor_parallel_size", "enable_prefix_caching", "cpu_offload_gb",
+                "tensor_parallel_size", "pipeline_parallel_size", "enable_prefix_caching", "cpu_offload_gb",
             )
         },
         "dtype": ("dtype",),

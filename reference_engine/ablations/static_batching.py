@@ -3,7 +3,7 @@
 The next batch waits for the last member to finish; finished members are computed along with the rest.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Sequence, Set
 
 from bakeoff.reference_engine.core.request import Request
 from bakeoff.reference_engine.core.scheduling_rules import Rules
@@ -32,10 +32,10 @@ class StaticScheduler(Scheduler):
         super().remove(request_id)
         self._end_batch()
 
-    def schedule(self) -> tuple[Step, BlockCopies]:
+    def schedule(self, in_flight: Set[str] = frozenset(), stages: int = 1) -> tuple[Step, BlockCopies]:
         """See `Scheduler.schedule`."""
         self._end_batch()  # its last member may have made room
-        return super().schedule()
+        return super().schedule(in_flight, stages)
 
     def finish(self, request: Request) -> None:
         """Ends a running request, which keeps its blocks until the last one of its batch has ended."""

@@ -49,7 +49,7 @@ class AttentionStep(Protocol):
         """Stores the new keys and values, then lets each new token attend to the tokens of its sequence that it sees.
 
         Args:
-            layer: index of the decoder layer.
+            layer: place of the layer among those of this process.
             query: [num_tokens, num_heads, key_dim], rotated.
             key: [num_tokens, num_kv_heads, key_dim], rotated; None where the layer uses another layer's.
             value: [num_tokens, num_kv_heads, value_dim]; None likewise, and where it is a part of the key.

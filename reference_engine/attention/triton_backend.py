@@ -100,7 +100,8 @@ class TritonAttention:
         layout = storage.layout
         # Of a group; where its layers have different numbers, the largest makes the fewest parts.
         self._kv_heads = [
-            max(layer.num_kv_heads for layer in layout.layers if layer.visible == visible) for visible in layout.groups
+            max((layer.num_kv_heads for layer in layout.layers if layer.visible == visible), default=1)
+            for visible in layout.groups
         ]
         # New tokens must be seen as they were rounded, too, which cuDNN's kernel cannot do.
         self._may_be_dense = not batch_invariant and storage.is_plain

@@ -23,7 +23,7 @@ PolicyName = Literal["continuous", "no_chunking", "static"]
 _SLOWEST = 10.0
 _POSITIVE = (
     "block_size", "max_num_seqs", "max_num_batched_tokens", "threads", "max_model_len", "num_blocks", "max_queue",
-    "priority_patience_steps", "data_parallel_size", "tensor_parallel_size",
+    "priority_patience_steps", "data_parallel_size", "tensor_parallel_size", "pipeline_parallel_size",
 )  # fmt: skip
 
 
@@ -60,6 +60,14 @@ class EngineConfig:
     tensor_parallel_size: Annotated[
         int, "processes that share every layer and the KV cache; on CUDA each has a GPU of its own"
     ] = 1
+    pipeline_parallel_size: Annotated[
+        int,
+        "stages that share out the layers, of as many processes each as --tensor-parallel-size; on CUDA requests take "
+        "turns, so that all stages compute at once",
+    ] = 1
+    expert_parallel: Annotated[
+        bool, "give each process of --tensor-parallel-size whole experts instead of a part of each"
+    ] = False
     max_model_len: Annotated[
         int | None,
         "tokens, prompt and output together; default: the model's limit, or with dynamic and longrope scaling the "
@@ -194,9 +202,14 @@ class EngineConfig:
         return Speculation.parse(self.speculation) if self.speculation else None
 
     @property
+    def num_ranks(self) -> int:
+        """Processes that share a model."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
+
+    @property
     def num_processes(self) -> int:
         """Processes that compute."""
-        return self.tensor_parallel_size * self.data_parallel_size
+        return self.num_ranks * self.data_parallel_size
 
     @property
     def model_name(self) -> str:
@@ -267,6 +280,7 @@ def _check_speculation(config: EngineConfig) -> None:
     }
     if config.drafts.method != "ngram":
         obstacles["--tensor-parallel-size"] = config.tensor_parallel_size > 1
+        obstacles["--pipeline-parallel-size"] = config.pipeline_parallel_size > 1
     if config.drafts.method in ("draft", "eagle"):
         obstacles["--attention-window"] = config.attention_window > 0  # the shadow of the cache keeps all tokens
     for flag, is_set in obstacles.items():

@@ -11,7 +11,7 @@ from bakeoff.reference_engine.core.request import Request, SamplingParams
 from bakeoff.reference_engine.core.scheduling_rules import Rules
 from bakeoff.reference_engine.engine.beam_engine import BeamSearchEngine
 from bakeoff.reference_engine.engine.beam_search import conflicting_flag
-from bakeoff.reference_engine.engine.executors import Shadow, build_executor, device_of_rank, max_rows_of
+from bakeoff.reference_engine.engine.executors import Shadow, build_executor, device_of_rank, max_rows_of, shape_of
 from bakeoff.reference_engine.engine.head_loading import LoadedHead
 from bakeoff.reference_engine.engine.memory_estimate import check_weights_fit
 from bakeoff.reference_engine.engine.resolution import demand_of, limits_of, with_cache
@@ -23,7 +23,7 @@ from bakeoff.reference_engine.kv_cache.cache import Group, KvCache
 from bakeoff.reference_engine.kv_cache.sizing import Demand
 from bakeoff.reference_engine.loading.checkpoint import Checkpoint
 from bakeoff.reference_engine.models.execution import Executor, LocalExecutor, SlowedExecutor
-from bakeoff.reference_engine.parallel.executor import TensorParallelExecutor
+from bakeoff.reference_engine.parallel.executor import ParallelExecutor
 from bakeoff.reference_engine.sampling import Sampler
 from bakeoff.reference_engine.sampling.grammar import Grammars
 from bakeoff.reference_engine.scheduling.limits import Limits
@@ -79,11 +79,12 @@ def build_engine(
         executor = SlowedExecutor(executor, config.slow_down)
     engine = Engine(
         StaticScheduler(cache, rules) if config.policy == "static" else Scheduler(cache, rules),
-        ModelRunner(executor, sampler, draft_model, check),
+        ModelRunner(executor, sampler, draft_model, check, stages=config.pipeline_parallel_size),
         limits,
         sampler=sampler,
         occupancy_steps=_OCCUPANCY_STEPS,
         overlap=_can_overlap(config),
+        stages=config.pipeline_parallel_size,
         speculator=_speculator(config, demand, executor, draft_model),
         close=close,
     )
@@ -101,12 +102,12 @@ def _executor(
     config: EngineConfig, checkpoint: Checkpoint, shadow: Shadow | LoadedHead | None
 ) -> tuple[Executor, Callable[[], None], Callable[[], None]]:
     """The executor, a function that checks whether results are defined, and one that closes it."""
-    if config.tensor_parallel_size == 1:
+    if config.num_ranks == 1:
         taps = shadow.taps if isinstance(shadow, LoadedHead) else None
         shadow_bytes = shadow.token_bytes if shadow else 0
         return build_executor(config, checkpoint, shadow_bytes=shadow_bytes, taps=taps), _nothing, _nothing
-    executor = TensorParallelExecutor(
-        config, device_of_rank(config, 0), lambda ranks: build_executor(config, checkpoint, ranks)
+    executor = ParallelExecutor(
+        config, device_of_rank(config, 0), shape_of(config), lambda ranks: build_executor(config, checkpoint, ranks)
     )
     return executor, executor.check, executor.close
 

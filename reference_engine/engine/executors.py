@@ -28,6 +28,7 @@ from bakeoff.reference_engine.models.execution import Batch, LocalExecutor
 from bakeoff.reference_engine.models.offload import CudaLane, WeightOffload
 from bakeoff.reference_engine.models.registry import build_model
 from bakeoff.reference_engine.models.weight_bytes import Loading, product_bytes
+from bakeoff.reference_engine.parallel.group import Shape
 from bakeoff.reference_engine.sampling import choose
 from bakeoff.reference_engine.sampling.prompt_scores import prompt_logprobs
 from bakeoff.reference_engine.speculation.draft_vocabulary import TokenMap, read_draft_vocabulary
@@ -40,8 +41,13 @@ _MOST_BLOCKS = 1 << 20  # of a GPU: for tiny models, more would cost the pool mo
 
 def device_of_rank(config: EngineConfig, rank: int) -> torch.device:
     """The device of a rank."""
-    is_alone = config.device == "cpu" or config.tensor_parallel_size == 1
+    is_alone = config.device == "cpu" or config.num_ranks == 1
     return torch.device(config.device) if is_alone else torch.device(config.device, rank)
+
+
+def shape_of(config: EngineConfig) -> Shape:
+    """The shape of the processes that share a model."""
+    return Shape(config.tensor_parallel_size, config.pipeline_parallel_size)
 
 
 def build_executor(
@@ -68,7 +74,7 @@ def build_executor(
     keep_few_multiplications()
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    device, demand = device_of_rank(config, ranks.rank), demand_of(config, checkpoint.config)
+    device, demand = device_of_rank(config, ranks.process), demand_of(config, checkpoint.config, ranks.stage)
     budget = GpuBudget(device, config.gpu_memory_utilization) if config.num_blocks is None else None
     offload = _offload(config, checkpoint, device) if config.cpu_offload_gb else None
     model = _loaded(config, checkpoint, demand, ranks, offload)
@@ -83,7 +89,7 @@ def build_executor(
         host = storage_of(config, demand, demand.fitting(config.swap_memory_bytes), torch.device("cpu"))
     # A router's choice must reach the host before the experts can start (models/experts.py).
     may_capture = not isinstance(checkpoint.config, MoeConfig)
-    return _executor_over(config, demand, model, storage, host, may_capture=may_capture)
+    return _executor_over(config, demand, model, storage, host, may_capture=may_capture, ranks=ranks)
 
 
 def _offload(config: EngineConfig, checkpoint: Checkpoint, device: torch.device) -> WeightOffload:
@@ -91,7 +97,7 @@ def _offload(config: EngineConfig, checkpoint: Checkpoint, device: torch.device)
     loading = Loading(DTYPES[config.dtype], device, config.quantization, checkpoint.format)
     layers = sum(product_bytes(checkpoint.config, loading).values())
     budget = int(config.cpu_offload_gb * 2**30)
-    return WeightOffload(CudaLane(device), device, budget, layers // config.tensor_parallel_size)
+    return WeightOffload(CudaLane(device), device, budget, layers // config.num_ranks)
 
 
 def _loaded(
@@ -103,11 +109,12 @@ def _loaded(
         checkpoint.weights,
         max_positions=demand.max_model_len,
         dtype=DTYPES[config.dtype],
-        device=device_of_rank(config, ranks.rank),
+        device=device_of_rank(config, ranks.process),
         ranks=ranks,
         quantization=config.quantization,
         batch_invariant=config.batch_invariant,
         offload=offload,
+        whole_experts=config.expert_parallel,
         sinks_seen_from=sinks_seen_from(config),
     )
 
@@ -120,6 +127,7 @@ def _executor_over(
     host: KvStorage | None,
     *,
     may_capture: bool,
+    ranks: Ranks = ALONE,
 ) -> LocalExecutor:
     """An executor, which replays CUDA graphs if the model can be captured in them."""
     attention = attention_of(config, storage)
@@ -129,25 +137,25 @@ def _executor_over(
 
         if may_capture and model.may_capture and isinstance(attention, TritonAttention):
             max_rows, max_tokens = max_rows_of(config, demand), demand.max_model_len
-            return GraphExecutor(model, attention, host, max_rows=max_rows, max_tokens=max_tokens)
+            return GraphExecutor(model, attention, host, max_rows=max_rows, max_tokens=max_tokens, ranks=ranks)
         cause = "the format of its weights or of its KV cache" if may_capture else "the router of its experts"
         _log.warning("no CUDA graphs for this model because of %s: small steps wait for their launches", cause)
-    return LocalExecutor(model, attention, storage, host)
+    return LocalExecutor(model, attention, storage, host, ranks=ranks)
 
 
 def _measured_num_blocks(
     config: EngineConfig, demand: Demand, model: Model, budget: GpuBudget, ranks: Ranks, *, shadow_bytes: int
 ) -> int:
     """KV blocks that fit on every rank's GPU beside the weights and the largest step, which all ranks compute now."""
-    device = device_of_rank(config, ranks.rank)
+    device = device_of_rank(config, ranks.process)
     batch, needed = largest_batch(demand, max_rows_of(config, demand))
     storage = storage_of(config, demand, needed, device)
-    executor = LocalExecutor(model, attention_of(config, storage), storage)
+    executor = LocalExecutor(model, attention_of(config, storage), storage, ranks=ranks)
     try:
         left = budget.left(lambda: run_largest(executor, batch)) + storage.bytes
     except torch.OutOfMemoryError as error:
         raise _too_large(config, "do not fit into") from error
-    left = int(ranks.least(torch.tensor(left, device=device)))
+    left = ranks.least(left)
     left = left * sum(demand.token_bytes) // (sum(demand.token_bytes) + shadow_bytes)
     num_blocks = min(demand.filling(left), max(demand.useful, _MOST_BLOCKS))
     if not num_blocks:

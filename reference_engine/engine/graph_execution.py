@@ -15,12 +15,13 @@ import torch
 from bakeoff.reference_engine.attention.base import Span
 from bakeoff.reference_engine.attention.span_arrays import PART_WIDTH, ROW_WIDTH, SpanArrays
 from bakeoff.reference_engine.attention.triton_backend import LONG_CHUNK, GroupInputs, TritonAttention, TritonStep
+from bakeoff.reference_engine.core.ranks import ALONE, Ranks
 from bakeoff.reference_engine.errors import ConfigError
 from bakeoff.reference_engine.kernels.cuda import replace_pending
 from bakeoff.reference_engine.kernels.paged_attention import ChunkWork, QueryShape
 from bakeoff.reference_engine.kv_cache.block_table import block_list
 from bakeoff.reference_engine.kv_cache.storage import KvStorage
-from bakeoff.reference_engine.models.decoder import Hidden, Model
+from bakeoff.reference_engine.models.decoder import Hidden, Inputs, Model
 from bakeoff.reference_engine.models.execution import Batch, LocalExecutor, ReadSlab
 
 MAX_DECODES = 256
@@ -83,6 +84,7 @@ class GraphExecutor(LocalExecutor):
         max_tokens: of the longest sequence.
         has_prompts: whether to capture steps with prompts; a tapped model's are not.
         capture: None for `CudaCapture`.
+        ranks: the processes that share the model.
     """
 
     def __init__(
@@ -95,8 +97,9 @@ class GraphExecutor(LocalExecutor):
         max_tokens: int,
         has_prompts: bool = True,
         capture: Capture | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
-        super().__init__(model, attention, attention.storage, host)
+        super().__init__(model, attention, attention.storage, host, ranks=ranks)
         capture = capture or CudaCapture()
         # Early exits draft one token at a time behind prompts that the whole model has computed.
         self._again = functools.partial(
@@ -106,9 +109,17 @@ class GraphExecutor(LocalExecutor):
         max_decodes = min(max_rows, MAX_DECODES)
         self._mixed: _PromptGraphs | None = None
         if has_prompts and model.taps is None:
-            self._mixed = _PromptGraphs(model, attention, capture, max_decodes=max_decodes, max_tokens=max_tokens)
+            self._mixed = _PromptGraphs(
+                model, attention, capture, ranks, max_decodes=max_decodes, max_tokens=max_tokens
+            )
         max_decodes += -max_decodes % _DECODE_STEP
-        self._inputs = StepInputs(attention, max_decodes, max_decodes=max_decodes, max_tokens=max_tokens)
+        self._inputs = StepInputs(
+            attention,
+            max_decodes,
+            max_decodes=max_decodes,
+            max_tokens=max_tokens,
+            rows=_rows(model, ranks, max_decodes),
+        )
         self._padding = Span([block_list([block]) for block in attention.storage.padding_blocks], 0, 1)
         self._sizes = [*_SMALL_SIZES, *range(_DECODE_STEP, max_decodes + 1, _DECODE_STEP)]
         with torch.inference_mode():
@@ -144,9 +155,11 @@ class GraphExecutor(LocalExecutor):
         arrays = attention.arrays([*batch.spans, *[self._padding] * missing])
         shape = GraphShape(rows, rows, attention.split_factor(arrays.starts[:count]))
         self._inputs.fill(arrays, [*batch.token_ids, *[0] * missing], shape)
-        if batch.previous is not None:
-            replace_pending(self._inputs.token_ids[:count], batch.previous)
+        self._inputs.complete(batch, self._ranks)
         self._replays[shape]()
+        if not self._ranks.stage.is_last:
+            self._ranks.send(self._logits[:count].clone())
+            return None
         if self._taps is not None and self._states is not None:
             self._taps.rows = self._states[:count]
         logits = self._logits[:count]
@@ -170,20 +183,33 @@ class GraphExecutor(LocalExecutor):
 
     def _forward(self, shape: GraphShape) -> torch.Tensor:
         inputs, count = self._inputs, shape.tokens
-        return self._model.forward(inputs.token_ids[:count], inputs.positions[:count], inputs.step(shape))
+        return self._model.forward(inputs.of_model(count), inputs.positions[:count], inputs.step(shape))
+
+
+def _rows(model: Model, ranks: Ranks, count: int) -> torch.Tensor | None:
+    """Room for the rows of the stage before; None in the first stage."""
+    return None if ranks.stage.is_first else model.rows(count)
 
 
 class _PromptGraphs:
     """The layers of steps with parts of prompts, with and without decodes; see `GraphExecutor`."""
 
     def __init__(
-        self, model: Model, attention: TritonAttention, capture: Capture, *, max_decodes: int, max_tokens: int
+        self,
+        model: Model,
+        attention: TritonAttention,
+        capture: Capture,
+        ranks: Ranks,
+        *,
+        max_decodes: int,
+        max_tokens: int,
     ) -> None:
-        self._model = model
+        self._model, self._ranks = model, ranks
         self._decodes = [*(count for count in _MIXED_DECODES if count < max_decodes), max_decodes]
         self._inputs = StepInputs(
-            attention, _MIXED_SIZES[-1], max_decodes=max_decodes, max_tokens=max_tokens, has_chunks=True
-        )
+            attention, _MIXED_SIZES[-1], max_decodes=max_decodes, max_tokens=max_tokens, has_chunks=True,
+            rows=_rows(model, ranks, _MIXED_SIZES[-1]),
+        )  # fmt: skip
         # Contexts differ where prompts join: one long row would keep the others waiting.
         self._factor = attention.split_factors[-1]
         largest = GraphShape(_MIXED_SIZES[-1], max_decodes, self._factor)
@@ -209,8 +235,7 @@ class _PromptGraphs:
         if not inputs.fits(arrays, shape):
             return None
         inputs.fill(arrays, batch.token_ids, shape)
-        if batch.previous is not None:
-            replace_pending(inputs.token_ids[:count], batch.previous)
+        inputs.complete(batch, self._ranks)
         self._replays[shape]()
         return self._residual[:count], None if self._added is None else self._added[:count]
 
@@ -227,7 +252,7 @@ class _PromptGraphs:
 
     def _forward(self, shape: GraphShape) -> Hidden:
         inputs, count = self._inputs, shape.tokens
-        return self._model.hidden(inputs.token_ids[:count], inputs.positions[:count], inputs.step(shape))
+        return self._model.hidden(inputs.of_model(count), inputs.positions[:count], inputs.step(shape))
 
 
 class StepInputs:
@@ -242,6 +267,7 @@ class StepInputs:
         max_decodes: of a step; also the most sequences of one.
         max_tokens: of the longest sequence.
         has_chunks: whether there may be spans of several tokens.
+        rows: [num_tokens, hidden_size], room for what the stage before sends; None in the first stage.
 
     Attributes:
         attention: the same.
@@ -258,8 +284,10 @@ class StepInputs:
         max_decodes: int,
         max_tokens: int,
         has_chunks: bool = False,
+        rows: torch.Tensor | None = None,
     ) -> None:
         storage = attention.storage
+        self._rows = rows
         self.attention, self.num_tokens = attention, num_tokens
         self._num_groups, self._num_decodes = len(storage.layout.groups), max_decodes
         self._has_chunks = has_chunks
@@ -305,6 +333,21 @@ class StepInputs:
                 rows[: len(own_rows)], rows[len(own_rows) : shape.tokens] = own_rows, 0
         values[self._num_fixed :] = arrays.tables
         self._buffer[:size].copy_(host, non_blocking=True)
+
+    def complete(self, batch: Batch, ranks: Ranks) -> None:
+        """Writes what only the device knows: pending tokens, or the rows of the stage before."""
+        count = len(batch.token_ids)
+        if self._rows is not None:
+            ranks.receive(self._rows[:count])
+        elif batch.previous is not None:
+            replace_pending(self.token_ids[:count], batch.previous)
+
+    def of_model(self, count: int) -> Inputs:
+        """What the model reads."""
+        if self._rows is None:
+            return self.token_ids[:count]
+        # The layers change it in place, as long as a graph may be repeated.
+        return self._rows[:count].clone()
 
     def step(self, shape: GraphShape) -> TritonStep:
         """Attention that reads these inputs."""

@@ -8,6 +8,7 @@ import torch
 from bakeoff.reference_engine.ablations.heavy_hitter import scored
 from bakeoff.reference_engine.core.config import EngineConfig
 from bakeoff.reference_engine.core.model_config import ModelConfig
+from bakeoff.reference_engine.core.ranks import Stage
 from bakeoff.reference_engine.engine.batch_invariance import check_batch_invariance
 from bakeoff.reference_engine.engine.beam_search import unforkable_flag
 from bakeoff.reference_engine.errors import ConfigError
@@ -16,7 +17,8 @@ from bakeoff.reference_engine.kv_cache.layout import CacheLayout, LayerLayout, w
 from bakeoff.reference_engine.kv_cache.quantised import store_maker
 from bakeoff.reference_engine.kv_cache.sizing import Demand
 from bakeoff.reference_engine.kv_cache.storage import StoreMaker, token_bytes
-from bakeoff.reference_engine.models.sharding import config_of_rank
+from bakeoff.reference_engine.models.config_readers import MoeConfig
+from bakeoff.reference_engine.models.sharding import config_of_rank, layers_of_stage
 from bakeoff.reference_engine.scheduling.limits import Limits
 
 _FREE_MEMORY_SHARE = 0.25  # of a host's free memory; the machine has other work too
@@ -35,11 +37,16 @@ def resolve_config(config: EngineConfig, model: ModelConfig) -> EngineConfig:
             windows in contiguous memory, or two cache sizes; or no kernel is batch-invariant.
     """
     device = resolve_device(config.device)
-    if device == "cuda" and config.tensor_parallel_size > torch.cuda.device_count():
+    if device == "cuda" and config.num_ranks > torch.cuda.device_count():
+        sizes = f"--tensor-parallel-size {config.tensor_parallel_size}"
+        if config.pipeline_parallel_size > 1:
+            sizes += f" times --pipeline-parallel-size {config.pipeline_parallel_size}"
         raise ConfigError(
-            f"--tensor-parallel-size {config.tensor_parallel_size} wants as many GPUs, torch finds "
-            f"{torch.cuda.device_count()} here; make it smaller or use --device cpu"
+            f"{sizes} wants as many GPUs, torch finds {torch.cuda.device_count()} here; make it smaller or use "
+            "--device cpu"
         )
+    if config.expert_parallel and not isinstance(model, MoeConfig):
+        raise ConfigError(f"--expert-parallel is for mixtures of experts, and {model.model_type} is none; leave it out")
     _check_offload(config, device)
     dtype = config.dtype if config.dtype != "auto" else _default_dtype(model, device)
     length = config.max_model_len or model.default_length
@@ -120,25 +127,34 @@ def cache_layout(model: ModelConfig) -> CacheLayout:
 
 def _layout_of(config: EngineConfig, model: ModelConfig) -> CacheLayout:
     """The cache layout of each process, with the configured attention window."""
-    layout = cache_layout(config_of_rank(model, config.tensor_parallel_size))
+    layout = cache_layout(config_of_rank(model, config.tensor_parallel_size, whole_experts=config.expert_parallel))
     if config.attention_window:
         return windowed(layout, config.attention_window, config.attention_sinks)
     return layout
 
 
-def demand_of(config: EngineConfig, model: ModelConfig) -> Demand:
-    """The most that sequences can need of each process's cache under a resolved configuration."""
+def demand_of(config: EngineConfig, model: ModelConfig, stage: Stage | None = None) -> Demand:
+    """The most that sequences can need of each process's cache under a resolved configuration.
+
+    Args:
+        config: resolved.
+        model: of all processes.
+        stage: whose layers the cache is for; None for a cache of all layers that is as large as that of the largest.
+    """
     layout = _layout_of(config, model)
+    stages = [Stage(number, config.pipeline_parallel_size) for number in range(config.pipeline_parallel_size)]
+    parts = [layout.part(layers_of_stage(model, of_stage)) for of_stage in stages]
+    sizes = [token_bytes(part, DTYPES[config.dtype], store_maker_of(config)) for part in parts]
     if config.max_model_len is None or config.max_num_seqs is None or config.max_num_batched_tokens is None:
         raise ConfigError("the lengths of sequences and steps are open; resolve_config decides them")
     return Demand(
-        layout=layout,
+        layout=layout if stage is None else parts[stage.number],
         block_size=config.block_size,
         max_model_len=config.max_model_len,
         max_num_seqs=config.max_num_seqs,
         # Other policies compute a prompt in one piece, however long it is.
         max_num_batched_tokens=config.max_num_batched_tokens if config.policy == "continuous" else config.max_model_len,
-        token_bytes=token_bytes(layout, DTYPES[config.dtype], store_maker_of(config)),
+        token_bytes=[max(of_stages) for of_stages in zip(*sizes, strict=True)],
     )
 
 

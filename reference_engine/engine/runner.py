@@ -1,8 +1,9 @@
 """Turns a planned step into a batch, computes it and samples. Tests replace this interface with a fake."""
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import torch
@@ -45,9 +46,9 @@ class Runner(Protocol):
     def launch(self, step: Step, copies: BlockCopies) -> InFlight:
         """Copies blocks, then computes the chunks.
 
-        The step before it may be in flight. The last token of a request with `num_pending` is then one that this
-        step's runner sampled itself; block tables are read before `launch` returns, since they change with the next
-        plan.
+        Steps before it may be in flight. The last token of a request with `num_pending` is then one that this runner
+        sampled itself, in the oldest of them. Block tables are read before `launch` returns, since they change with the
+        next plan.
         """
         ...
 
@@ -145,6 +146,9 @@ class _OnDevice:
         results: of a step, from these tokens.
         clock: of the device.
         check: called when the tokens are here.
+
+    Attributes:
+        copied: happens on the device when the tokens are there, and on their way.
     """
 
     def __init__(
@@ -159,15 +163,29 @@ class _OnDevice:
         self._clock = clock
         self._host = torch.empty(tokens.shape, dtype=tokens.dtype, pin_memory=True)
         self._host.copy_(tokens, non_blocking=True)
-        self._copied = torch.cuda.Event(enable_timing=True)
-        self._copied.record(torch.cuda.current_stream(tokens.device))
+        self.copied = torch.cuda.Event(enable_timing=True)
+        self.copied.record(torch.cuda.current_stream(tokens.device))
         self.computed_s: float | None = None
 
     def collect(self) -> Sequence[Tokens]:
         """See `InFlight.collect`."""
-        self.computed_s = self._clock.wait(self._copied)
+        self.computed_s = self._clock.wait(self.copied)
         self._check()
         return self._results(self._host.tolist())
+
+
+class _Sampled(NamedTuple):
+    """What a step sampled.
+
+    Attributes:
+        tokens: int64 [sequences].
+        sequences: of the tokens.
+        event: happens on the device when the tokens are there; None where they are.
+    """
+
+    tokens: torch.Tensor
+    sequences: Sequence[Request]
+    event: torch.cuda.Event | None = None
 
 
 class ModelRunner:
@@ -178,6 +196,7 @@ class ModelRunner:
         sampler: chooses tokens.
         draft_model: makes the drafts that steps leave room for; None where their plans have them.
         check: called when the results of a step are here; raises an error if they are undefined.
+        stages: steps that may be in flight when one is launched.
     """
 
     def __init__(
@@ -186,14 +205,14 @@ class ModelRunner:
         sampler: Sampler,
         draft_model: Drafter | None = None,
         check: Callable[[], None] = lambda: None,
+        stages: int = 1,
     ) -> None:
         self._check = check
         self._executor = executor
         self._sampler = sampler
         self._draft_model = draft_model
         self._clock = DeviceClock()
-        self._last_tokens: torch.Tensor | None = None  # what the last step sampled, int64 [sequences]
-        self._last_sequences: list[Request] = []
+        self._sampled = deque[_Sampled](maxlen=stages)
 
     def launch(self, step: Step, copies: BlockCopies) -> InFlight:
         """See `Runner.launch`."""
@@ -220,10 +239,12 @@ class ModelRunner:
         if needs_host:
             return Collected([(token,) for token in self._sampler.sample(logits, output_sequences)])
         tokens = argmax(logits) if is_plain else self._choose(logits, output_sequences)
-        self._last_tokens, self._last_sequences = tokens, output_sequences
         if tokens.device.type == "cpu":
+            self._sampled.append(_Sampled(tokens, output_sequences))
             return Collected(_single(tokens.tolist()))
-        return _OnDevice(tokens, _single, self._clock, self._check)
+        on_device = _OnDevice(tokens, _single, self._clock, self._check)
+        self._sampled.append(_Sampled(tokens, output_sequences, on_device.copied))
+        return on_device
 
     def _verify(
         self, logits: torch.Tensor, sequences: Sequence[Request], chunks: Sequence[Chunk], made: torch.Tensor | None
@@ -275,9 +296,9 @@ class ModelRunner:
         scored_rows: list[int] = []
         scored: list[Position] = []
         output_sequences: list[Request] = []
-        previous = made
+        sampled: _Sampled | None = None
         num_drafts = 0
-        rows: dict[Request, int] = {}  # of the last step, where its tokens are not known on the host
+        rows: dict[Request, int] = {}  # of an earlier step, where its tokens are not known on the host
         for chunk in step.chunks:
             request, start, length = chunk.request, chunk.start, chunk.length
             if chunk.drafts:
@@ -298,9 +319,9 @@ class ModelRunner:
                 if start < len(request.token_ids):
                     token_ids.append(request.token_ids[start])
                 else:
-                    rows = rows or {sampled: row for row, sampled in enumerate(self._last_sequences)}
+                    if sampled is None:
+                        sampled, rows = self._sampled_of(request)
                     token_ids.append(-1 - rows[request])
-                    previous = self._last_tokens
                 positions.append(start)
             else:
                 token_ids += request.token_ids[start : chunk.end]
@@ -318,8 +339,17 @@ class ModelRunner:
             token_ids += [0] * length
             positions += range(length)
             spans.append(self._padding(length))
-        batch = Batch(copies, spans, token_ids, positions, wanted_rows, scored_rows, previous)
-        return batch, output_sequences, scored
+        previous, event = (made, None) if sampled is None else (sampled.tokens, sampled.event)
+        return (
+            Batch(copies, spans, token_ids, positions, wanted_rows, scored_rows, previous, event),
+            output_sequences,
+            scored,
+        )
+
+    def _sampled_of(self, request: Request) -> tuple[_Sampled, dict[Request, int]]:
+        """The step in flight that sampled a request's pending token, and the row of each sequence in it."""
+        sampled = next(step for step in reversed(self._sampled) if request in step.sequences)
+        return sampled, {sequence: row for row, sequence in enumerate(sampled.sequences)}
 
     def _padding(self, length: int) -> Span:
         storage = self._executor.storage

@@ -1,11 +1,14 @@
-"""The step loop: plan, launch, collect, emit. Single-threaded; at most one step is in flight while the next is planned.
+"""The step loop: plan, launch, collect, emit. Single-threaded.
+
+While a step is planned, at most as many are in flight as a pipeline has stages: one without a pipeline.
 
 A plan counts its tokens as computed at once. Only collected steps (`Request.num_settled`) put blocks into the prefix
 cache and release those that left a window, because a step in flight can still be wrong.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from typing import TypeVar
 
 import msgspec
@@ -48,7 +51,8 @@ class Engine:
         sampler: the runner's; the engine starts and frees requests in it. None where the runner has none.
         clock: for durations and the times of requests.
         occupancy_steps: sample cache occupancy every N steps.
-        overlap: whether to launch a step before the one in flight is collected; useful if the runner does not wait.
+        overlap: whether to launch steps before those in flight are collected; useful if the runner does not wait.
+        stages: of a pipeline, which computes as many steps at once.
         speculator: plans drafts; None for none.
         close: ends the runner's other processes.
 
@@ -66,6 +70,7 @@ class Engine:
         clock: Clock = time.perf_counter,
         occupancy_steps: int = 1,
         overlap: bool = False,
+        stages: int = 1,
         speculator: Speculator | None = None,
         close: Callable[[], None] = lambda: None,
     ) -> None:
@@ -75,10 +80,10 @@ class Engine:
         self.limits = limits
         self._clock = clock
         self._occupancy_steps = occupancy_steps
-        self.overlap = overlap
+        self.overlap, self._stages = overlap, stages
         self._speculator = speculator
         self._num_steps = 0
-        self._in_flight: _Launched | None = None
+        self._in_flight = deque[_Launched]()
         self._settled_s = -float("inf")
         self._failure: EngineUnavailableError | None = None
         self.on_step: Callable[[Step, StepReport], None] | None = None
@@ -157,9 +162,10 @@ class Engine:
     def step(self) -> StepReport:
         """Computes one step. Requests that end in it are forgotten and their blocks are free.
 
-        With `overlap` the next step is planned and launched before this one is collected, unless a token of this one is
-        needed on the host first (`SamplingParams.needs_host`, drafts, siblings). A request that ends in this step is
-        then computed once more, and that result is dropped.
+        With `overlap` the next steps are planned and launched before this one is collected, unless a token of this one
+        is needed on the host first (`SamplingParams.needs_host`, drafts, siblings). A request that ends in this step is
+        then computed once more, and that result is dropped. The steps of a pipeline compute different requests, if
+        there are enough: a stage would otherwise wait for tokens of the last one.
 
         A request with `SamplingParams.num_candidates` gets no token: its output carries the candidates, and it pauses
         until it is resumed or cancelled.
@@ -169,21 +175,29 @@ class Engine:
         """
         if self._failure is not None:
             raise self._failure
-        launched = self._in_flight or self._launch()
-        self._in_flight = self._launch_ahead(launched) if self.overlap else None
+        in_flight = self._in_flight
+        if not in_flight:
+            in_flight.append(self._launch())
+        while self.overlap and len(in_flight) <= self._stages and self._launch_ahead():
+            pass
+        launched = in_flight.popleft()
         report = self._settle(launched)
         if self.on_step is not None:
             self.on_step(launched.step, report)
         return report
 
-    def _launch(self) -> "_Launched":
-        """Plans and launches the next step."""
+    def _launch(self, excluded: Set[str] = frozenset()) -> "_Launched":
+        """Plans and launches the next step.
+
+        Args:
+            excluded: ids of the requests that it must leave out.
+        """
         scheduler, cache = self._scheduler, self._scheduler.cache
         planned_s = self._clock()
         before = (scheduler.num_preemptions, scheduler.num_swaps, cache.num_evicted)
         if self._speculator is not None:
             self._speculator.plan(scheduler.running)
-        step, copies = scheduler.schedule()
+        step, copies = scheduler.schedule(excluded, self._stages if self.overlap else 1)
         # As much as possible happens here: the model evicts all of this data from the processor's caches.
         computed_tokens = sum([chunk.length for chunk in step.chunks])
         fresh = [request for request, _ in step.admitted if request.first_scheduled_s is None]
@@ -198,24 +212,36 @@ class Engine:
             step, results, planned_s, launched_s, computed_tokens, fresh, preemptions, swaps, evicted_blocks
         )  # fmt: skip
 
-    def _launch_ahead(self, launched: "_Launched") -> "_Launched | None":
-        """Launches the step after one in flight; None if that one must be collected first, or there is no work."""
+    def _launch_ahead(self) -> bool:
+        """Launches a step behind those in flight; False if the oldest must be collected first, or there is no work."""
         if self._speculator is not None and self._speculator.needs_tokens():
-            return None
-        chunks = [chunk for chunk in launched.step.chunks if self._scheduler.has(chunk.request)]
+            return False
+        oldest, *others = self._in_flight
+        excluded = {chunk.request.request_id for launched in others for chunk in launched.step.chunks}
+        of_oldest = {chunk.request.request_id for chunk in oldest.step.chunks}
+        if len(others) + 1 < self._stages and self._launch_behind(excluded | of_oldest):
+            return True
+        chunks = [chunk for chunk in oldest.step.chunks if self._scheduler.has(chunk.request)]
         # Cancelled requests count too: the runner has sampled the whole batch on the host if one of them needed that.
         needs_tokens = any(
             chunk.drafts or chunk.request.siblings or chunk.request.sampling.needs_host
-            for chunk in launched.step.chunks
+            for chunk in oldest.step.chunks
             if chunk.is_sampled
         )
         if needs_tokens or not chunks:
-            return None
+            return False
         for chunk in chunks:
-            if chunk.is_sampled:
+            if chunk.is_sampled and chunk.request.request_id not in excluded:
                 chunk.request.num_pending = 1
-        ahead = self._launch()
-        return ahead if ahead.computed_tokens or ahead.preemptions else None
+        return self._launch_behind(excluded)
+
+    def _launch_behind(self, excluded: Set[str]) -> bool:
+        """Launches a step without some requests; False if nothing is left."""
+        ahead = self._launch(excluded)
+        if ahead.computed_tokens or ahead.preemptions:
+            self._in_flight.append(ahead)
+            return True
+        return False
 
     def _settle(self, launched: "_Launched") -> StepReport:
         """Collects a step and returns its tokens."""

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from bakeoff.reference_engine.engine.executors import build_executor, device_of_rank
+from bakeoff.reference_engine.engine.executors import build_executor, device_of_rank, shape_of
 from bakeoff.reference_engine.loading.checkpoint import open_checkpoint
 from bakeoff.reference_engine.models.execution import LocalExecutor
 from bakeoff.reference_engine.parallel.group import connect
@@ -48,10 +48,10 @@ def _executor(assignment: Assignment) -> tuple[LocalExecutor, Callable[[int], to
     device = device_of_rank(config, assignment.rank)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    ranks = connect(Path(assignment.folder), assignment.rank, config.tensor_parallel_size, device)
+    ranks = connect(Path(assignment.folder), assignment.rank, shape_of(config), device)
 
     def receive(count: int) -> torch.Tensor:
-        return ranks.broadcast(torch.empty(count, dtype=torch.int64, device=device))
+        return ranks.broadcast(torch.zeros(count, dtype=torch.int64, device=device))
 
     return build_executor(config, open_checkpoint(Path(config.model), config.load_format), ranks), receive
 

@@ -103,7 +103,7 @@ def _chunk_rows(step_tokens: int, queries: QueryShape) -> int:
 
 def _most_splits(kv_heads: int) -> int:
     """Most parts of the keys of a tile, a power of 2: enough for one row to occupy every multiprocessor."""
-    return min(_MAX_SPLITS, max(_MIN_SPLITS, triton.next_power_of_2(128 // kv_heads)))
+    return min(_MAX_SPLITS, max(_MIN_SPLITS, 1 << (128 // kv_heads).bit_length() - 1))
 
 
 def num_splits(rows: int, kv_heads: int) -> int:

@@ -51,14 +51,24 @@ class LayerLayout:
 
 @dataclasses.dataclass(frozen=True)
 class CacheLayout:
-    """All layers of a model, in groups that see the same tokens and therefore share their block tables."""
+    """The layers of a model, in groups that see the same tokens and therefore share their block tables.
+
+    Attributes:
+        layers: those of this process.
+        whole: all layers of the model, where a process has a part of them only; None for `layers`.
+    """
 
     layers: tuple[LayerLayout, ...]
+    whole: tuple[LayerLayout, ...] | None = None
 
     @functools.cached_property
     def groups(self) -> Sequence[Visible]:
-        """One entry for each group, in the order of their first layers."""
-        return list(dict.fromkeys(layer.visible for layer in self.layers))
+        """One entry for each group of the model, in the order of their first layers."""
+        return list(dict.fromkeys(layer.visible for layer in self.whole or self.layers))
+
+    def part(self, layers: range) -> "CacheLayout":
+        """Some consecutive layers of the model; none may use keys and values of a layer outside."""
+        return CacheLayout(self.layers[layers.start : layers.stop], self.layers)
 
     def group_of(self, layer: int) -> int:
         """The number of a layer's group."""

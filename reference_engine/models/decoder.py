@@ -12,17 +12,21 @@ import torch
 
 from bakeoff.reference_engine.attention.base import AttentionStep
 from bakeoff.reference_engine.core.model_config import ModelConfig, RopeScaling
+from bakeoff.reference_engine.errors import EngineBugError
 from bakeoff.reference_engine.kernels.scoring import capped
 from bakeoff.reference_engine.models.linear import Matrix, rows_of
 from bakeoff.reference_engine.models.mlp import FeedForward
 from bakeoff.reference_engine.models.names import layer_prefix
 from bakeoff.reference_engine.models.rope import RotaryTable
+from bakeoff.reference_engine.models.sharding import layers_of_stage
 from bakeoff.reference_engine.models.weights import Weights
 
 Rotation = tuple[torch.Tensor, torch.Tensor]
 """Cos and signed sin of the tokens' positions (`RotaryTable.at`)."""
 Hidden = tuple[torch.Tensor, torch.Tensor | None]
 """Residual stream after the last layer [num_tokens, hidden_size], and that layer's result, not yet added to it."""
+Inputs = torch.Tensor
+"""Token ids, int64 [num_tokens]; behind the first stage of a pipeline the rows [num_tokens, hidden_size] before it."""
 
 
 class Rotations(NamedTuple):
@@ -47,7 +51,7 @@ class Model(Protocol):
 
     def forward(
         self,
-        token_ids: torch.Tensor,
+        inputs: Inputs,
         positions: torch.Tensor,
         attention: AttentionStep,
         wanted_rows: torch.Tensor | None = None,
@@ -55,18 +59,22 @@ class Model(Protocol):
         """One step.
 
         Args:
-            token_ids: int64 [num_tokens].
+            inputs: changed in place if they are rows.
             positions: int64 [num_tokens], of each token in its sequence.
             attention: prepared for the same tokens.
             wanted_rows: int64 [num_wanted], the tokens to compute logits for; None for all.
 
         Returns:
             Logits [num_wanted, vocab_size], in float32 where `make_head` can; on ranks other than 0, which do not
-            sample, a shard.
+            sample, a shard; in stages before the last the rows of all tokens for the next one.
         """
         ...
 
-    def hidden(self, token_ids: torch.Tensor, positions: torch.Tensor, attention: AttentionStep) -> Hidden:
+    def rows(self, count: int) -> torch.Tensor:
+        """Room for the rows of a stage before this one, [count, hidden_size], zeros."""
+        ...
+
+    def hidden(self, inputs: Inputs, positions: torch.Tensor, attention: AttentionStep) -> Hidden:
         """The layers of `forward`, without norm and head; same arguments."""
         ...
 
@@ -184,8 +192,10 @@ class Decoder:
         embedding_scale: float = 1.0,
         logit_cap: float | None = None,
     ) -> None:
-        self._layers, self._rotaries = layers, rotaries
-        self.embedding = weights.matrix("model.embed_tokens.weight")
+        self._layers, self._rotaries, self._stage = layers, rotaries, weights.ranks.stage
+        self._rows = torch.zeros(config.hidden_size, dtype=weights.dtype, device=weights.device)
+        is_tied = config.tie_word_embeddings and self._stage.is_last
+        self._embedding = weights.matrix("model.embed_tokens.weight") if self._stage.is_first or is_tied else None
         self.taps: Taps | None = None
         # The factor is rounded to the dtype of the weights, as in Transformers.
         scale = torch.tensor(embedding_scale, dtype=weights.dtype, device=weights.device)
@@ -193,8 +203,11 @@ class Decoder:
         self._logit_cap = logit_cap
         self._add_norm, self._eps = weights.kernels.add_rms_norm, config.rms_norm_eps
         self._norm = weights.norm("model.norm")
-        self._head = weights.head(self.embedding if config.tie_word_embeddings else None)
-        self._gather, self._vocab_size = weights.ranks.gather, self.embedding.shape[0]
+        self._head = weights.head(self._embedding if is_tied else None) if self._stage.is_last else None
+        self._gather, self._vocab_size = (
+            weights.ranks.gather,
+            config.vocab_size if self._embedding is None else self._embedding.shape[0],
+        )
         self._may_capture, self._offload = weights.may_capture, weights.offload
         self._sinks_seen_from = weights.sinks_seen_from
 
@@ -203,28 +216,40 @@ class Decoder:
         """See `Model.may_capture`."""
         return self._may_capture
 
+    @property
+    def embedding(self) -> Matrix:
+        """See `Model.embedding`."""
+        if self._embedding is None:
+            raise EngineBugError("this stage of the pipeline embeds no tokens")
+        return self._embedding
+
+    def rows(self, count: int) -> torch.Tensor:
+        """See `Model.rows`."""
+        return self._rows.repeat(count, 1)
+
     def forward(
         self,
-        token_ids: torch.Tensor,
+        inputs: Inputs,
         positions: torch.Tensor,
         attention: AttentionStep,
         wanted_rows: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """See `Model.forward`."""
-        return self.logits(self.hidden(token_ids, positions, attention), wanted_rows)
+        hidden = self.hidden(inputs, positions, attention)
+        return self.logits(hidden, wanted_rows) if self._stage.is_last else total(hidden)
 
-    def hidden(self, token_ids: torch.Tensor, positions: torch.Tensor, attention: AttentionStep) -> Hidden:
+    def hidden(self, inputs: Inputs, positions: torch.Tensor, attention: AttentionStep) -> Hidden:
         """See `Model.hidden`."""
         if self._offload is None:
-            return self._through_layers(token_ids, positions, attention)
+            return self._through_layers(inputs, positions, attention)
         self._offload.begin()
-        hidden = self._through_layers(token_ids, positions, attention)
+        hidden = self._through_layers(inputs, positions, attention)
         self._offload.end()
         return hidden
 
-    def _through_layers(self, token_ids: torch.Tensor, positions: torch.Tensor, attention: AttentionStep) -> Hidden:
-        residual = rows_of(self.embedding, token_ids)
-        if self._scale is not None:
+    def _through_layers(self, inputs: Inputs, positions: torch.Tensor, attention: AttentionStep) -> Hidden:
+        residual = rows_of(self.embedding, inputs) if self._stage.is_first else inputs
+        if self._scale is not None and self._stage.is_first:
             residual.mul_(self._scale)
         rotations = self._rotations(positions)
         if self.taps is not None:
@@ -243,6 +268,8 @@ class Decoder:
 
     def logits(self, hidden: Hidden, wanted_rows: torch.Tensor | None = None) -> torch.Tensor:
         """See `Model.logits`."""
+        if self._head is None:
+            raise EngineBugError("this stage of the pipeline has no head")
         residual, added = hidden
         if wanted_rows is not None:
             added = None if added is None else added.index_select(0, wanted_rows)
@@ -277,6 +304,12 @@ class Decoder:
         return added
 
 
+def total(hidden: Hidden) -> torch.Tensor:
+    """The residual stream that the next layer's norm would see, in the bits that it would compute."""
+    residual, added = hidden
+    return residual if added is None else residual + added
+
+
 def rotary_table(config: ModelConfig, weights: Weights, max_positions: int) -> RotaryTable:
     """The rotary table of a model whose layers share one."""
     return table_of(config, config.rope_theta, config.rope_scaling, weights, max_positions)
@@ -306,5 +339,5 @@ def pre_norm_decoder(
     mlp: Callable[[int], FeedForward],
 ) -> Decoder:
     """A decoder of `PreNormLayer`; `mixer` and `mlp` build the two halves of the layer with a given index."""
-    layers = [PreNormLayer(config, i, weights, mixer(i), mlp(i)) for i in range(config.num_hidden_layers)]
+    layers = [PreNormLayer(config, i, weights, mixer(i), mlp(i)) for i in layers_of_stage(config, weights.ranks.stage)]
     return Decoder(config, weights, layers, [rotary_table(config, weights, max_positions)])

@@ -16,6 +16,7 @@ from bakeoff.reference_engine.models.experts import feed_forward
 from bakeoff.reference_engine.models.linear import Linear, make_linear
 from bakeoff.reference_engine.models.names import layer_prefix
 from bakeoff.reference_engine.models.rope import halves_from_pairs
+from bakeoff.reference_engine.models.sharding import layers_of_stage
 from bakeoff.reference_engine.models.weights import Weights
 
 _LATENT_EPS = 1e-6  # of the norms of latents, independent of rms_norm_eps
@@ -26,7 +27,8 @@ class LatentAttention:
 
     def __init__(self, config: DeepseekConfig, index: int, weights: Weights) -> None:
         prefix = f"{layer_prefix(index)}self_attn."
-        self._index, self._config, self._kernels = index, config, weights.kernels
+        self._place = index - layers_of_stage(config, weights.ranks.stage).start
+        self._config, self._kernels = config, weights.kernels
         self._scoring = Scoring(config.attention_scale)
         self._query = _query_projection(config, prefix, weights)
         down = f"{prefix}kv_a_proj_with_mqa"
@@ -49,7 +51,7 @@ class LatentAttention:
         latent = self._kernels.add_rms_norm(latent[:, 0].contiguous(), None, self._latent_norm, _LATENT_EPS)
         absorbed = torch.bmm(plain.transpose(0, 1), self._to_latent).transpose(0, 1)
         attended = attention.attend(
-            self._index,
+            self._place,
             torch.cat((absorbed, turned[:, :heads]), dim=-1),
             torch.cat((latent[:, None], turned[:, heads:]), dim=-1),
             None,

@@ -13,9 +13,10 @@ import msgspec
 import torch
 
 from bakeoff.reference_engine.attention.base import AttentionBackend, Span
+from bakeoff.reference_engine.core.ranks import ALONE, Ranks
 from bakeoff.reference_engine.kv_cache.block_copies import BlockCopies
 from bakeoff.reference_engine.kv_cache.storage import KvStorage
-from bakeoff.reference_engine.models.decoder import Hidden, Model
+from bakeoff.reference_engine.models.decoder import Hidden, Inputs, Model, total
 from bakeoff.reference_engine.models.linear import Matrix
 
 _FEW = 512  # tokens of a step
@@ -35,7 +36,8 @@ class Batch(msgspec.Struct, frozen=True):
         positions: of each token in its sequence.
         wanted_rows: the tokens whose successor is sampled.
         scored_rows: the tokens whose successor in the prompt is scored.
-        previous: int64 on the device, tokens of the previous step that the host does not know yet; None if it has none.
+        previous: int64 on the device, tokens of an earlier step that the host does not know yet; None if it has none.
+        sampled: happens on the device when `previous` is there; None where it is, or if steps follow one another.
     """
 
     copies: BlockCopies
@@ -45,6 +47,7 @@ class Batch(msgspec.Struct, frozen=True):
     wanted_rows: list[int]
     scored_rows: list[int] = []
     previous: torch.Tensor | None = None
+    sampled: torch.cuda.Event | None = None
 
 
 class Executor(Protocol):
@@ -63,7 +66,7 @@ class Executor(Protocol):
             read: takes the logits of its `scored_rows`; None if they are not needed, as on ranks other than 0.
 
         Returns:
-            Logits [wanted rows, vocab_size]; None if only blocks are copied.
+            Logits [wanted rows, vocab_size]; None if only blocks are copied, and before the last stage of a pipeline.
         """
         ...
 
@@ -99,11 +102,19 @@ class LocalExecutor:
         attention: over the storage.
         storage: that the spans' block tables refer to.
         host: host memory for swapped-out requests; None without swapping.
+        ranks: the processes that share the model.
     """
 
     def __init__(
-        self, model: Model, attention: AttentionBackend, storage: KvStorage, host: KvStorage | None = None
+        self,
+        model: Model,
+        attention: AttentionBackend,
+        storage: KvStorage,
+        host: KvStorage | None = None,
+        *,
+        ranks: Ranks = ALONE,
     ) -> None:
+        self._ranks = ranks
         self._model = model
         self._attention = attention
         self._host = host
@@ -117,6 +128,10 @@ class LocalExecutor:
         if not batch.spans:
             return None  # a request was swapped out and no other runs
         rows, hidden = batch.wanted_rows, self._hidden(batch)
+        if not self._ranks.stage.is_last:
+            # A copy: the next step may overwrite what a graph left while it is on its way.
+            self._ranks.send(total(hidden).clone())
+            return None
         for first in range(0, len(batch.scored_rows), SLAB_ROWS):
             slab = self._wanted_rows.tensor(batch.scored_rows[first : first + SLAB_ROWS])
             logits = self._model.logits(hidden, slab)  # on every rank, because its parts are gathered
@@ -126,12 +141,17 @@ class LocalExecutor:
         return self._model.logits(hidden, None if is_all else self._wanted_rows.tensor(rows))
 
     def _hidden(self, batch: Batch) -> Hidden:
-        token_ids = self._token_ids.tensor(batch.token_ids)
         return self._model.hidden(
-            token_ids if batch.previous is None else with_previous(token_ids, batch.previous),
+            self._step_inputs(batch),
             self._positions.tensor(batch.positions),
             self._attention.begin_step(batch.spans),
         )
+
+    def _step_inputs(self, batch: Batch) -> Inputs:
+        if not self._ranks.stage.is_first:
+            return self._ranks.receive(self._model.rows(len(batch.token_ids)))
+        token_ids = self._token_ids.tensor(batch.token_ids)
+        return token_ids if batch.previous is None else with_previous(token_ids, batch.previous)
 
     def first_layers(self, count: int) -> "LocalExecutor":
         """An executor of the model's first layers over the same cache."""

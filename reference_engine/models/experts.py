@@ -9,6 +9,7 @@ from collections.abc import Callable
 import torch
 
 from bakeoff.reference_engine.core.model_config import ModelConfig
+from bakeoff.reference_engine.core.ranks import experts_share
 from bakeoff.reference_engine.models.config_readers import MoeConfig
 from bakeoff.reference_engine.models.mlp import FeedForward, GatedMlp
 from bakeoff.reference_engine.models.names import CORRECTION, layer_prefix
@@ -20,7 +21,7 @@ _SMALLEST_SUM = 1e-20  # of shares that are divided by their sum; as in DeepSeek
 
 
 class Experts:
-    """The experts of one layer; a `FeedForward`.
+    """The experts of one layer, or those of this rank; a `FeedForward`.
 
     Args:
         config: shapes and constants.
@@ -44,21 +45,27 @@ class Experts:
         self._correction: torch.Tensor | None = None
         if config.scoring_func == "sigmoid":
             self._correction = weights.tensor(f"{prefix}{router}.{CORRECTION}", torch.float32)
-        self._experts = [
-            GatedMlp(weights, f"{prefix}experts.{i}.", has_bias=config.expert_bias, combine=combine, parts=parts)
-            for i in range(config.num_experts)
-        ]
+        is_whole = weights.whole_experts
+        own = experts_share(config.num_experts, weights.ranks) if is_whole else range(config.num_experts)
+        self._experts = {
+            i: GatedMlp(
+                weights, f"{prefix}experts.{i}.", has_bias=config.expert_bias, combine=combine, parts=parts,
+                is_whole=is_whole,
+            )
+            for i in own
+        }  # fmt: skip
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """See `FeedForward`; `order` sorts tokens by expert."""
         shares, chosen = self._route(rows)
         order = chosen.flatten().argsort(stable=True)
         tokens, shares = order // chosen.shape[1], shares.flatten()[order, None]
-        counts = chosen.flatten().bincount(minlength=len(self._experts)).tolist()
+        counts = chosen.flatten().bincount(minlength=self._config.num_experts).tolist()
         total = torch.zeros(rows.shape, dtype=torch.float32, device=rows.device)
         first = 0
-        for expert, count in zip(self._experts, counts, strict=True):
-            if count:
+        for number, count in enumerate(counts):
+            expert = self._experts.get(number)
+            if count and expert is not None:
                 chosen_tokens = tokens[first : first + count]
                 total.index_add_(0, chosen_tokens, expert(rows[chosen_tokens]) * shares[first : first + count])
             first += count

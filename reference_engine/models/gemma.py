@@ -18,6 +18,7 @@ from bakeoff.reference_engine.models.decoder import Decoder, Rotations, rotary_t
 from bakeoff.reference_engine.models.gqa import GroupedQueryAttention
 from bakeoff.reference_engine.models.mlp import GatedMlp, gelu_tanh_mul
 from bakeoff.reference_engine.models.names import layer_prefix
+from bakeoff.reference_engine.models.sharding import layers_of_stage
 from bakeoff.reference_engine.models.source import WeightSource
 from bakeoff.reference_engine.models.weights import Weights
 from bakeoff.reference_engine.quantization.matrix import QuantisedMatrix
@@ -86,7 +87,7 @@ def build(config: GemmaConfig, weights: Weights, max_positions: int) -> Decoder:
     return Decoder(
         config,
         weights,
-        [SandwichLayer(config, i, weights) for i in range(config.num_hidden_layers)],
+        [SandwichLayer(config, i, weights) for i in layers_of_stage(config, weights.ranks.stage)],
         rotaries,
         embedding_scale=math.sqrt(config.hidden_size),
         logit_cap=config.final_logit_softcapping,

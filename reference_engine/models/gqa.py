@@ -8,6 +8,7 @@ from bakeoff.reference_engine.core.model_config import ModelConfig
 from bakeoff.reference_engine.kernels.scoring import PLAIN, Scoring
 from bakeoff.reference_engine.models.decoder import Rotations
 from bakeoff.reference_engine.models.names import layer_prefix
+from bakeoff.reference_engine.models.sharding import layers_of_stage
 from bakeoff.reference_engine.models.weights import Weights
 
 
@@ -33,7 +34,7 @@ class GroupedQueryAttention:
     ) -> None:
         prefix = f"{layer_prefix(index)}self_attn."
         self._shares = config.shared_layer(index) is not None
-        self._index, self._scoring = index, scoring
+        self._place, self._scoring = index - layers_of_stage(config, weights.ranks.stage).start, scoring
         self._rotation = None if index in config.unrotated_layers else rotation
         self._apply_rope = weights.kernels.apply_rope
         self._queries, self._keys = config.num_attention_heads, 0 if self._shares else config.num_key_value_heads
@@ -65,4 +66,4 @@ class GroupedQueryAttention:
             rotated = self._apply_rope(rotated, *rotations.own[self._rotation])
         key, value = (None, None) if self._shares else (rotated[:, queries:], heads[:, turned:])
         query = rotated[:, :queries]
-        return self._out(attention.attend(self._index, query, key, value, self._scoring, towards_sinks=towards_sinks))
+        return self._out(attention.attend(self._place, query, key, value, self._scoring, towards_sinks=towards_sinks))

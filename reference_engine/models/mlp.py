@@ -21,6 +21,7 @@ class GatedMlp:
         has_bias: whether its matrices have biases.
         combine: [rows, 2 · dim], gates first -> [rows, dim]; None for SwiGLU.
         parts: names of the gate, up and down matrices.
+        is_whole: whether this rank computes all of it.
     """
 
     def __init__(
@@ -31,9 +32,14 @@ class GatedMlp:
         has_bias: bool = False,
         combine: Callable[[torch.Tensor], torch.Tensor] | None = None,
         parts: tuple[str, str, str] = LLAMA_PARTS,
+        is_whole: bool = False,
     ) -> None:
-        self._gate_up = weights.columns(prefix, parts[:2], has_bias=has_bias)
-        self._down = weights.rows(prefix, parts[2], has_bias=has_bias)
+        gates, last = parts[:2], parts[2]
+        if is_whole:
+            self._gate_up, self._down = (weights.linear(prefix, names, has_bias=has_bias) for names in (gates, (last,)))
+        else:
+            self._gate_up = weights.columns(prefix, gates, has_bias=has_bias)
+            self._down = weights.rows(prefix, last, has_bias=has_bias)
         self._combine = combine or weights.kernels.silu_mul
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:

@@ -68,6 +68,7 @@ def build_model(
     quantization: QuantizationName = "none",
     batch_invariant: bool = False,
     offload: WeightOffload | None = None,
+    whole_experts: bool = False,
     sinks_seen_from: int | None = None,
 ) -> Model:
     """Builds the decoder, or a rank's shard of it.
@@ -82,6 +83,7 @@ def build_model(
         quantization: whether quantised matrices are kept, or a method to quantise matrices with.
         batch_invariant: whether a token's bits must not depend on the batch; see `Weights`.
         offload: see `Weights`; finished here.
+        whole_experts: see `Weights`.
         sinks_seen_from: see `Weights`.
 
     Raises:
@@ -98,9 +100,10 @@ def build_model(
         quantization=quantization,
         batch_invariant=batch_invariant,
         offload=offload,
+        whole_experts=whole_experts,
         sinks_seen_from=sinks_seen_from,
     )
-    model = family.build(config_of_rank(config, ranks.size), weights, max_positions)
+    model = family.build(config_of_rank(config, ranks.size, whole_experts=whole_experts), weights, max_positions)
     if offload is not None:
         offload.finish()
     plain, quantised = weights.plain_bytes / 2**20, weights.quantised_bytes / 2**20

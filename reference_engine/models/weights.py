@@ -43,6 +43,7 @@ class Weights:
         batch_invariant: whether a token's bits must not depend on the batch, which requires `has_triton`; matrices that
             `quantization` may keep then become plain.
         offload: chooses products of layers whose weights stay in host memory; None for none.
+        whole_experts: whether a rank has some experts as a whole, see `experts_share`, instead of a part of each.
         sinks_seen_from: the last position from which queries look at sinks: later ones see them as if they stood right
             before the window (StreamingLLM, arXiv 2309.17453, section 3.2). None if all look from their own position.
 
@@ -51,6 +52,7 @@ class Weights:
         offload: as given.
         may_capture: whether `QuantisedMatrix.may_capture` holds for all matrices provided so far.
         ranks: as given.
+        whole_experts: as given.
         sinks_seen_from: as given.
         plain_bytes: bytes of plain tensors provided so far.
         quantised_bytes: bytes of quantised tensors provided so far.
@@ -67,8 +69,10 @@ class Weights:
         quantization: QuantizationName = "none",
         batch_invariant: bool = False,
         offload: WeightOffload | None = None,
+        whole_experts: bool = False,
         sinks_seen_from: int | None = None,
     ) -> None:
+        self.whole_experts = whole_experts
         self.offload, self.sinks_seen_from = offload, sinks_seen_from
         self._batch_invariant = batch_invariant
         self._source = source

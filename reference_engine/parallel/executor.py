@@ -9,31 +9,35 @@ import torch
 from bakeoff.reference_engine.core.config import EngineConfig
 from bakeoff.reference_engine.errors import EngineUnavailableError
 from bakeoff.reference_engine.models.execution import Batch, LocalExecutor, ReadSlab
-from bakeoff.reference_engine.parallel.group import Group, connect
+from bakeoff.reference_engine.parallel.group import Group, Shape, connect
 from bakeoff.reference_engine.parallel.workers import Workers
 
 
-class TensorParallelExecutor:
-    """Executes batches on all ranks; this process is rank 0 and starts the others. An `Executor`.
+class ParallelExecutor:
+    """Executes batches on all processes; this one is process 0 and starts the others. An `Executor`.
 
     Args:
         config: fully resolved.
-        device: of rank 0.
-        build: builds rank 0's executor.
+        device: of this process.
+        shape: of all of them.
+        build: builds this process's executor.
 
     Raises:
-        EngineUnavailableError: another rank did not start. Errors of `build` propagate.
+        EngineUnavailableError: another process did not start. Errors of `build` propagate.
     """
 
-    def __init__(self, config: EngineConfig, device: torch.device, build: Callable[[Group], LocalExecutor]) -> None:
+    def __init__(
+        self, config: EngineConfig, device: torch.device, shape: Shape, build: Callable[[Group], LocalExecutor]
+    ) -> None:
         self._failure: EngineUnavailableError | None = None
         self._runs_ahead = device.type == "cuda"
+        self._side = torch.cuda.Stream(device) if self._runs_ahead and shape.stages > 1 else None
         self._workers = workers = Workers(config)
         group: Group | None = None
         local: LocalExecutor | None = None
         try:
             workers.await_ready()
-            self._group = group = self._meet(config.tensor_parallel_size, device)
+            self._group = group = self._meet(shape, device)
             if self._runs_ahead:
                 workers.watch(group.abort)  # gloo detects a lost rank, the kernels of GPUs would wait for ever
             self._local = local = build(group)
@@ -55,10 +59,21 @@ class TensorParallelExecutor:
             self._workers.send(batch)
             try:
                 if batch.previous is not None:
-                    self._group.broadcast(batch.previous)
+                    self._pass_on(batch.previous, batch.sampled)
                 return self._local.execute(batch, read)
             except RuntimeError as error:
                 raise self._workers.failure(error) from error
+
+    def _pass_on(self, tokens: torch.Tensor, sampled: torch.cuda.Event | None) -> None:
+        """Gives tokens to the stage that embeds them."""
+        if self._side is None or sampled is None:
+            self._group.broadcast(tokens)
+            return
+        # Beside the steps in flight, which are behind the one that sampled these tokens.
+        with torch.cuda.stream(self._side):
+            self._side.wait_event(sampled)
+            self._group.broadcast(tokens)
+        tokens.record_stream(self._side)
 
     def check(self) -> None:
         """Call it when results have arrived: an aborted collective returns normally, with undefined contents.
@@ -80,9 +95,9 @@ class TensorParallelExecutor:
             self._failure = error
             raise
 
-    def _meet(self, size: int, device: torch.device) -> Group:
+    def _meet(self, shape: Shape, device: torch.device) -> Group:
         try:
-            return connect(self._workers.folder, 0, size, device)
+            return connect(self._workers.folder, 0, shape, device)
         except RuntimeError as error:  # a rank that fails at once may exit before all have connected
             raise self._workers.failure(error) from error
 

@@ -5,108 +5,178 @@ uses of torch.distributed in its process, and several engines can share a proces
 """
 
 import datetime as dt
+from collections import deque
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.distributed import (
-    AllreduceOptions,
     BroadcastOptions,
     FileStore,  # pyright: ignore[reportPrivateImportUsage] (torch documents it)
     GatherOptions,
-    ReduceOp,
+    PrefixStore,  # pyright: ignore[reportPrivateImportUsage]
+    Store,  # pyright: ignore[reportPrivateImportUsage]
     distributed_c10d,
 )
 
+from bakeoff.reference_engine.core.ranks import Stage
 from bakeoff.reference_engine.parallel.peer_memory import PeerMemory, peer_memory
 
 TIMEOUT_S = 120.0
 """Timeout of a collective, in seconds; ranks have equal work, so none is far behind."""
 
+Backend = Any  # a torch.distributed process group, whose methods torch's stubs lack
+
+
+class Shape(NamedTuple):
+    """Of the processes that share a model.
+
+    Attributes:
+        tensor: ranks of a stage.
+        stages: of the pipeline.
+    """
+
+    tensor: int
+    stages: int = 1
+
+    @property
+    def size(self) -> int:
+        """Number of processes."""
+        return self.tensor * self.stages
+
+    def stage_of(self, process: int) -> Stage:
+        """The stage of a process: the first processes are the last stage, so that process 0 has the logits."""
+        return Stage(self.stages - 1 - process // self.tensor, self.stages)
+
 
 class Group:
-    """The ranks of an engine, over a process group; see `Ranks`.
+    """A process's connections to the others that share a model; see `Ranks`.
 
     Args:
-        backend: a torch.distributed process group.
-        rank: of this process.
-        size: number of ranks.
+        process: number of this process.
+        shape: of all of them.
+        store: of all of them.
+        connected: connects some of them: takes a name for them and their numbers, of which this process's is one.
         peers: sums few rows sooner; None where GPUs do not reach each other's memory.
     """
 
     def __init__(
         self,
-        backend: Any,  # noqa: ANN401 (torch's stubs lack its methods)
-        rank: int,
-        size: int,
+        process: int,
+        shape: Shape,
+        store: Store,
+        connected: Callable[[str, Sequence[int]], Backend],
         peers: PeerMemory | None = None,
     ) -> None:
-        self._backend = backend
-        self._peers = peers
-        self.rank, self.size = rank, size
+        tensor = shape.tensor
+        self._num_processes, self._store, self._peers = shape.size, store, peers
+        self.process, self.stage, self.rank, self.size = process, shape.stage_of(process), process % tensor, tensor
+        own = range(process - self.rank, process - self.rank + tensor)
+        self._own: Backend = connected(f"stage {self.stage.number}", own) if tensor > 1 else None
+        # Apart from each other: what is sent one way must not wait for what comes the other way.
+        self._before: Backend = None if self.stage.is_first else connected(
+            f"to {process}", (process + tensor, process)
+        )  # fmt: skip
+        self._behind: Backend = None if self.stage.is_last else connected(
+            f"to {process - tensor}", (process, process - tensor)
+        )  # fmt: skip
+        self._tokens: Backend = self._own
+        if shape.stages > 1:
+            readers = range(shape.size - tensor, shape.size)
+            self._tokens = connected("tokens", (0, *readers)) if process in (0, *readers) else None
+        self._sent = deque[tuple[Any, torch.Tensor]]()
+        self._num_values = 0
         self._to_first = GatherOptions()
         self._to_first.rootRank = 0
         self._from_first = BroadcastOptions()
         self._from_first.rootRank = 0
-        self._minimum = AllreduceOptions()
-        self._minimum.reduceOp = ReduceOp.MIN  # pyright: ignore[reportAttributeAccessIssue] (the stubs' mistake)
 
     def sum(self, rows: torch.Tensor) -> torch.Tensor:
         """See `Ranks.sum`; in place."""
         if self._peers is not None and self._peers.suits(rows):
             return self._peers.sum(rows)
-        self._backend.allreduce([rows]).wait()
+        if self._own is not None:
+            self._own.allreduce([rows]).wait()
         return rows
 
-    def least(self, value: torch.Tensor) -> torch.Tensor:
-        """See `Ranks.least`; in place."""
-        self._backend.allreduce([value], self._minimum).wait()
-        return value
+    def least(self, value: int) -> int:
+        """See `Ranks.least`; every process must call it equally often."""
+        name = f"value {self._num_values} of"
+        self._num_values += 1
+        self._store.set(f"{name} {self.process}", str(value))
+        return min(int(self._store.get(f"{name} {number}")) for number in range(self._num_processes))
 
     def broadcast(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Rank 0's tokens, in place on all others."""
-        self._backend.broadcast([tokens], self._from_first).wait()
+        """Process 0's tokens, in place on those that embed them; the others do nothing."""
+        if self._tokens is not None:
+            self._tokens.broadcast([tokens], self._from_first).wait()
         return tokens
 
     def gather(self, logits: torch.Tensor, vocab_size: int) -> torch.Tensor:
         """See `Ranks.gather`."""
-        if not logits.shape[0]:  # no request samples in this step, on any rank
+        if not logits.shape[0] or self._own is None:  # no request samples in this step, on any rank
             return logits
         parts = [torch.empty_like(logits) for _ in range(self.size)] if self.rank == 0 else []
-        self._backend.gather([parts] if parts else [], [logits], self._to_first).wait()
+        self._own.gather([parts] if parts else [], [logits], self._to_first).wait()
         return torch.cat(parts, dim=1)[:, :vocab_size].contiguous() if parts else logits
+
+    def receive(self, rows: torch.Tensor) -> torch.Tensor:
+        """See `Ranks.receive`; on GPUs the stream waits, not the caller."""
+        self._before.broadcast([rows], self._from_first).wait()
+        return rows
+
+    def send(self, rows: torch.Tensor) -> None:
+        """See `Ranks.send`; waits between CPUs only."""
+        # NCCL's `send` would build a further communicator between the two, and say so on stderr.
+        work = self._behind.broadcast([rows], self._from_first)
+        if rows.device.type == "cpu":
+            work.wait()
+            return
+        while self._sent and self._sent[0][0].is_completed():
+            self._sent.popleft()
+        self._sent.append((work, rows))  # keeps their memory
 
     def abort(self) -> None:
         """Aborts pending collectives, whose results are then undefined; callable from any thread."""
         peers = self._peers
         if peers is not None:
             peers.abort()
-        self._backend.abort()
+        for backend in {self._own, self._before, self._behind, self._tokens} - {None}:
+            backend.abort()
 
     def free(self) -> None:
         """Gives memory back that the other ranks, which have ended, wrote to."""
         self._peers = None
 
 
-def connect(folder: Path, rank: int, size: int, device: torch.device) -> Group:
-    """Connects to the other ranks; returns once all are connected.
+def connect(folder: Path, process: int, shape: Shape, device: torch.device) -> Group:
+    """Connects to the other processes; returns once all are connected.
 
     Args:
-        folder: for rendezvous; initially empty, the same on all ranks.
-        rank: of this process.
-        size: number of ranks.
-        device: of this rank.
+        folder: for rendezvous; initially empty, the same for all.
+        process: number of this process.
+        shape: of all of them.
+        device: of this process.
 
     Raises:
-        RuntimeError: a rank did not connect in time.
+        RuntimeError: a process did not connect in time.
     """
     timeout = dt.timedelta(seconds=TIMEOUT_S)
     # Unlike a port, a file cannot be reached by other users.
-    store = FileStore(str(folder / "store"), size)
+    store = FileStore(str(folder / "store"), shape.size)
     store.set_timeout(timeout)
-    kind, options = _nccl() if device.type == "cuda" else _gloo()
-    options._timeout = timeout  # noqa: SLF001 (no public name)
-    return Group(kind(store, rank, size, options), rank, size, peer_memory(store, rank, size, device))
+
+    def connected(name: str, members: Sequence[int]) -> Backend:
+        kind, options = _nccl() if device.type == "cuda" else _gloo()
+        options._timeout = timeout  # noqa: SLF001 (no public name)
+        return kind(PrefixStore(name, store), list(members).index(process), len(members), options)
+
+    peers = None
+    if shape.tensor > 1:
+        own = PrefixStore(f"peers of stage {shape.stage_of(process).number}", store)
+        peers = peer_memory(own, process % shape.tensor, shape.tensor, device)
+    return Group(process, shape, store, connected, peers)
 
 
 def _gloo() -> tuple[Any, Any]:

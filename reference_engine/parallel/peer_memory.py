@@ -17,14 +17,14 @@ class PeerMemory:
 
     Args:
         store: where ranks leave their handles.
-        rank: of this process; its GPU has the same number.
+        rank: of this process.
         size: number of ranks.
+        device: of this process.
     """
 
-    def __init__(self, store: Store, rank: int, size: int) -> None:
+    def __init__(self, store: Store, rank: int, size: int, device: torch.device) -> None:
         from bakeoff.reference_engine.kernels import peer_sums  # noqa: PLC0415 (torch for the CPU comes without Triton)
 
-        device = torch.device("cuda", rank)
         own = torch.zeros(peer_sums.memory_bytes(size), dtype=torch.uint8, device=device)
         torch.cuda.synchronize(device)  # others may write as soon as they have the handle
         store.set(_key(rank), msgspec.msgpack.encode(own.untyped_storage()._share_cuda_()).hex())
@@ -57,12 +57,15 @@ class PeerMemory:
 
 
 def peer_memory(store: Store, rank: int, size: int, device: torch.device) -> PeerMemory | None:
-    """None where the GPUs of a host do not reach each other's memory."""
-    reached = range(torch.cuda.device_count() if device.type == "cuda" else 0)
-    if size > len(reached) or not has_triton(device):
+    """None where the GPUs of a host do not reach each other's memory; the ranks' GPUs have consecutive numbers."""
+    if device.type != "cuda" or not has_triton(device):
         return None
-    pairs = ((a, b) for a in range(size) for b in range(size) if a != b)
-    return PeerMemory(store, rank, size) if all(torch.cuda.can_device_access_peer(a, b) for a, b in pairs) else None
+    first = (device.index or 0) - rank
+    gpus = range(first, first + size)
+    if gpus.stop > torch.cuda.device_count():
+        return None
+    reached = all(torch.cuda.can_device_access_peer(a, b) for a in gpus for b in gpus if a != b)
+    return PeerMemory(store, rank, size, device) if reached else None
 
 
 def _key(rank: int) -> str:

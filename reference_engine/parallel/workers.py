@@ -41,7 +41,7 @@ class Workers:
         self._is_closing = threading.Event()
         # An argument that refers to `self` would keep it alive for ever.
         self.close = weakref.finalize(self, _close, self._processes, self._pipes, self._is_closing, self.folder)
-        for rank in range(1, config.tensor_parallel_size):
+        for rank in range(1, config.num_ranks):
             pipe, worker_pipe = Pipe()
             self._pipes.append(pipe)
             with worker_pipe:
@@ -130,7 +130,7 @@ def _read(pipe: Connection) -> bytes | None:
 
 
 def _lost(failures: list[str]) -> EngineUnavailableError:
-    return EngineUnavailableError(f"tensor parallelism failed: {'; '.join(failures)}; start the engine again")
+    return EngineUnavailableError(f"a process of the engine failed: {'; '.join(failures)}; start the engine again")
 
 
 def _watch(ends: list[int], is_closing: threading.Event, on_exit: Callable[[], None]) -> None:

@@ -31,7 +31,7 @@ _START = operator.attrgetter("start")
 
 def may_admit(queues: Queues, rules: Rules) -> bool:
     """Whether the next step could admit a request: the first that waits has a seat, or others can be preempted."""
-    first = next((request for request in queues.waiting if request.request_id not in queues.paused), None)
+    first = next(filter(queues.may_compute, queues.waiting), None)
     if first is None:
         return False
     seats = rules.max_num_seqs - sum([request.width for request in queues.running])
@@ -49,7 +49,9 @@ def plain_decodes(queues: Queues, cache: KvCache, rules: Rules) -> Step | None:
     Returns:
         None if more has to be decided.
     """
-    running = queues.running
+    running, in_flight = queues.running, queues.in_flight
+    if in_flight:
+        running = [request for request in running if request.request_id not in in_flight]
     if len(running) > rules.max_num_batched_tokens:
         return None
     chunks: list[Chunk] = []
@@ -62,6 +64,8 @@ def plain_decodes(queues: Queues, cache: KvCache, rules: Rules) -> Step | None:
         # left the caches.
         if len(request.token_ids) + pending != start + 1 or start < request.prompt_len or request.draft_token_ids:
             return None
+        if len(chunks) == queues.most_decodes:
+            continue
         blocks = cache.blocks_of(request)
         is_growing = start >= blocks.room
         growing += is_growing
@@ -106,11 +110,15 @@ class Draft:
         """Plans the whole step."""
         # The sort is stable, so equals stay in order of rank.
         for request in sorted(self._queues.running, key=lambda request: not request.is_decoding):
+            if request.request_id in self._queues.in_flight:
+                continue
+            if request.is_decoding and len(self._chunks) >= self._queues.most_decodes:
+                continue
             if not self.preempted or request in self.scheduled:
                 self.schedule_running(request)
         if not self.preempted and self.admits():
-            for request in self._queues.waiting:
-                if request.request_id not in self._queues.paused and (not self.admit(request) or self.preempted):
+            for request in filter(self._queues.may_compute, self._queues.waiting):
+                if not self.admit(request) or self.preempted:
                     break
         chunks = tuple(sorted(self._chunks.values(), key=_order))
         return Step(tuple(self.preempted), tuple(self._admitted), chunks, self.padding(chunks))

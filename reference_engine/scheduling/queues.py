@@ -2,6 +2,8 @@
 
 import bisect
 import dataclasses
+import sys
+from collections.abc import Set
 from typing import NamedTuple
 
 from bakeoff.reference_engine.core.request import Request
@@ -30,16 +32,24 @@ class Queues:
         waiting: requests without.
         ranks: by request id, of every request in a queue.
         paused: ids of the requests that have nothing to compute until they are resumed.
+        in_flight: ids of the requests that the next step leaves out, because one in flight computes them.
+        most_decodes: sequences that it decodes at most.
     """
 
     running: list[Request] = dataclasses.field(default_factory=list[Request])
     waiting: list[Request] = dataclasses.field(default_factory=list[Request])
     ranks: dict[str, Rank] = dataclasses.field(default_factory=dict[str, Rank])
     paused: set[str] = dataclasses.field(default_factory=set[str])
+    in_flight: Set[str] = frozenset()
+    most_decodes: int = sys.maxsize
 
     def insert(self, queue: list[Request], request: Request) -> None:
         """Puts a request in its place in one of the two queues."""
         bisect.insort(queue, request, key=self.rank_of)
+
+    def may_compute(self, request: Request) -> bool:
+        """Whether the next step may compute something of a request."""
+        return request.request_id not in self.paused and request.request_id not in self.in_flight
 
     def rank_of(self, request: Request) -> Rank:
         """The rank of a request in a queue."""

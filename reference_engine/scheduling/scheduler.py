@@ -4,7 +4,8 @@ Rank is the step of arrival, plus `patience_steps` for each level of priority. A
 its computed blocks stay cached for later requests with the same prefix.
 """
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Sequence, Set
 
 from bakeoff.reference_engine.core.outputs import Occupancy
 from bakeoff.reference_engine.core.request import Request
@@ -139,13 +140,20 @@ class Scheduler:
         self._requests[child.request_id] = child
         self._queues.insert(self._queues.running if is_running else self._queues.waiting, child)
 
-    def schedule(self) -> tuple[Step, BlockCopies]:
+    def schedule(self, in_flight: Set[str] = frozenset(), stages: int = 1) -> tuple[Step, BlockCopies]:
         """The next step, and the block copies that it needs first. It has no chunks when there is no work.
+
+        Args:
+            in_flight: ids of requests that steps in flight compute; this one leaves them out.
+            stages: of a pipeline, among which the running sequences are to be spread; a step decodes so many at most
+                that as many steps decode all.
 
         Raises:
             EngineBugError: requests wait that can never be admitted.
         """
         self._num_steps += 1
+        self._queues.in_flight = in_flight
+        self._queues.most_decodes = -(-len(self._queues.running) // stages) if stages > 1 else sys.maxsize
         step = self._plan()
         copies = BlockCopies()
         for request, how in step.preempted:
@@ -162,7 +170,7 @@ class Scheduler:
             # Counted as computed before it is, as in vLLM: after the model, this data has left the processor's caches.
             chunk.request.num_computed = end
             chunk.request.draft_token_ids = ()
-        if self._queues.waiting and not self._queues.running and not step.preempted:
+        if self._queues.waiting and not self._queues.running and not step.preempted and not in_flight:
             raise EngineBugError(f"request {self._queues.waiting[0].request_id} can never be admitted")
         return step, copies
 

@@ -296,6 +296,7 @@ class PerplexityMeter:
             enable_prefix_caching=False,
             preemption="recompute",
             tensor_parallel_size=1,
+            pipeline_parallel_size=1,
         )
         self.config = resolve_config(alone, checkpoint.config)
         self.tokenizer = checkpoint.tokenizer

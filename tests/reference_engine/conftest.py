@@ -239,13 +239,12 @@ def serve(tiny_config):
 
 
 class RanksAsThreads:
-    """A TensorParallelExecutor whose ranks are threads of this process: gloo and messages without a second of start."""
+    """A ParallelExecutor whose processes are threads of this one: gloo and messages without a second of start."""
 
-    def __init__(self, config, device, build):
-        with tempfile.TemporaryDirectory() as folder:
-            size = config.tensor_parallel_size
-            self.pool = ThreadPoolExecutor(size)
-            self.groups = list(self.pool.map(lambda rank: connect(Path(folder), rank, size, device), range(size)))
+    def __init__(self, config, device, shape, build, *, tmp_path):
+        folder = Path(tempfile.mkdtemp(dir=tmp_path))
+        self.pool, numbers = ThreadPoolExecutor(shape.size), range(shape.size)
+        self.groups = list(self.pool.map(lambda number: connect(folder, number, shape, device), numbers))
         self.executors = list(self.pool.map(build, self.groups))
         self.storage = self.executors[0].storage
 
@@ -291,8 +290,8 @@ def _language_listed_once():
 
 
 @pytest.fixture
-def ranks_as_threads(monkeypatch):
-    monkeypatch.setattr(assembly, "TensorParallelExecutor", RanksAsThreads)
+def ranks_as_threads(monkeypatch, tmp_path):
+    monkeypatch.setattr(assembly, "ParallelExecutor", functools.partial(RanksAsThreads, tmp_path=tmp_path))
 
 
 class FakeRunner:

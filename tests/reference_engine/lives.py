@@ -117,6 +117,7 @@ class Life(RuleBasedStateMachine):
         """Sometimes launch ahead, and sometimes verify drafts."""
         engine, queues = self.bench.engine.core, self.bench.scheduler._queues
         engine.overlap = self.policy != "static" and self.rng.random() < 0.7
+        engine._stages = self.rng.choice([1, 1, 1, 2, 3])
         if self.policy != "static" and self.rng.random() < 0.3:
             for request in queues.running:
                 if request.sampling.beams is None and not request.siblings and self.rng.random() < 0.5:
@@ -126,9 +127,9 @@ class Life(RuleBasedStateMachine):
         self.choose()
         report = self.bench.step()
         ahead = self.bench.engine.core._in_flight
-        if ahead is not None:
-            overshot = [chunk for chunk in ahead.step.chunks if not self.bench.engine.core.has(chunk.request)]
-            self.counts.update(ahead=1, overshot=len(overshot))
+        chunks = [chunk for launched in ahead for chunk in launched.step.chunks]
+        overshot = sum(not self.bench.engine.core.has(chunk.request) for chunk in chunks)
+        self.counts.update(ahead=bool(ahead), several=len(ahead) > 1, overshot=overshot)
         if self.policy == "continuous":
             assert report.computed_tokens <= TOKENS
         self.counts.update(

@@ -115,7 +115,7 @@ def seconds_of(raw: dict[str, Any], cells: Sequence[tuple[int, int, int]], **set
     """Seconds of each cell, (requests, prompt tokens, output tokens), after a warm-up."""
     seconds: list[float] = []
     common = {"max_model_len": 8192, "max_num_seqs": 64, "enable_prefix_caching": False}
-    with engine(raw, **common, **settings) as llm:
+    with engine(raw, **{**common, **settings}) as llm:
         for number, (requests, prompt, output) in enumerate(cells):
             rng = random.Random(number)
             prompts = [[rng.randrange(1000) for _ in range(prompt)] for _ in range(requests)]

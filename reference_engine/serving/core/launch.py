@@ -74,6 +74,6 @@ def _devices(config: EngineConfig, number: int) -> dict[str, str]:
     """Environment with only a replica's own GPUs visible; an empty variable hides all and stays empty."""
     if config.data_parallel_size == 1 or config.device == "cpu":
         return {}
-    visible, share = os.environ.get("CUDA_VISIBLE_DEVICES"), config.tensor_parallel_size
+    visible, share = os.environ.get("CUDA_VISIBLE_DEVICES"), config.num_ranks
     names = [str(i) for i in range(config.num_processes)] if visible is None else visible.split(",")
     return {"CUDA_VISIBLE_DEVICES": ",".join(names[number * share : (number + 1) * share])}

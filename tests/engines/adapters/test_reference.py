@@ -55,6 +55,7 @@ SPEC = {
     "max_num_seqs": 8,
     "max_num_batched_tokens": 256,
     "tensor_parallel_size": 2,
+    "pipeline_parallel_size": 2,
     "enable_prefix_caching": False,
     "cpu_offload_gb": 4.5,
 }

@@ -58,9 +58,9 @@ def test_overlapping_steps_give_the_same_answers(tiny_engine, monkeypatch, num_b
     engine.core.overlap = True
     ahead = []
     launch = engine.core._launch_ahead
-    monkeypatch.setattr(engine.core, "_launch_ahead", lambda step: ahead.append(launch(step)) or ahead[-1])
+    monkeypatch.setattr(engine.core, "_launch_ahead", lambda: ahead.append(launch()) or ahead[-1])
     assert generate(engine, prompt_ids, wanted) == expected
-    assert len([launched for launched in ahead if launched is not None]) > 10
+    assert sum(ahead) > 10
     engine.check_integrity()
 
 

@@ -16,7 +16,8 @@ def test_random_lives_leave_nothing_behind(seeds):
         counts += random_life(seed, 100)
     kinds = (
         "forked", "cancelled", "preemptions", "swaps", "evicted", "cached", "finished", "released", "refused",
-        "searched", "settled", "robbed", "short_cuts", "ahead", "drawn_pending", "overshot", "accepted", "rejected",
+        "searched", "settled", "robbed", "short_cuts", "ahead", "several", "drawn_pending", "overshot",
+        "accepted", "rejected",
     )  # fmt: skip
     assert {kind: counts[kind] > 20 for kind in kinds} == dict.fromkeys(kinds, True), counts
 

@@ -77,7 +77,7 @@ def test_a_request_that_needs_the_host_changes_nothing_for_those_in_flight(make_
     bench.step()
     bench.add(late)
     bench.step()  # launches the late one's prompt beside draws whose last tokens are in flight
-    assert any(chunk.request is late for chunk in bench.engine.core._in_flight.step.chunks)
+    assert any(chunk.request is late for step in bench.engine.core._in_flight for chunk in step.step.chunks)
     if cancels:
         bench.engine.cancel("late")
     bench.finish()

@@ -84,7 +84,7 @@ def test_a_batch_travels_whole_and_its_block_tables_as_arrays():
     assert [list(table) for table in tables] == [[3, -1, 70_000], [], [5, 5]]
     assert [(span.start, span.length) for span in received.spans] == [(40, 2), (0, 1)]
     assert msgspec.structs.replace(received, spans=spans) == batch
-    assert SentBatch.__struct_fields__ == Batch.__struct_fields__
+    assert SentBatch.__struct_fields__ == Batch.__struct_fields__[:-1]  # but for the event
     ahead = decode_batch(encode_batch(msgspec.structs.replace(batch, previous=torch.tensor([5, 6]))), torch.arange)
     assert ahead.previous.tolist() == [0, 1]
     assert SentSpan.__struct_fields__ == Span.__struct_fields__
@@ -161,6 +161,24 @@ def test_steps_overlap_on_every_rank(tiny_engine, ranks_as_threads):
     engine.core._runner._executor.execute = lambda batch, read=None: launched.append(batch) or execute(batch, read)
     assert outputs_of(engine) == outputs_of(tiny_engine())
     assert sum(batch.previous is not None for batch in launched) > 8
+
+
+@pytest.mark.parametrize("family", ["mixtral", "deepseek_v2", "gpt_oss"])
+def test_whole_experts_give_the_tokens_of_one_process(tmp_path, save_checkpoint, tiny_config, ranks_as_threads, family):
+    path = str(save_checkpoint(tmp_path, make_family(family)))
+    engine = load_engine(tiny_config(model=path, tensor_parallel_size=2, expert_parallel=True))
+    experts = [
+        layer._mlp._routed._experts if hasattr(layer._mlp, "_routed") else layer._mlp._experts
+        for executor in engine.core._runner._executor.executors
+        for layer in executor._model._layers[-1:]
+    ]
+    assert not experts[0].keys() & experts[1].keys()
+    assert outputs_of(engine) == outputs_of(load_engine(tiny_config(model=path)))
+
+
+def test_only_mixtures_have_whole_experts(tiny_config):
+    with pytest.raises(ConfigError, match="--expert-parallel is for mixtures of experts, and llama is none"):
+        resolve_config(tiny_config(tensor_parallel_size=2, expert_parallel=True), MODEL)
 
 
 def test_static_batches_are_padded_on_every_rank(tiny_engine, ranks_as_threads):
