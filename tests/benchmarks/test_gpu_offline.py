@@ -5,9 +5,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from bakeoff.reference_engine.loading.checkpoint import open_checkpoint
+from bakeoff.reference_engine.loading.dummy import DummyWeights
+from bakeoff.reference_engine.models.config_readers import config_from_hf
 from benchmarks.gpu import offline
-from benchmarks.gpu.offline import Cell, Results, measure, parse, ratio_of, setup_of, table
+from benchmarks.gpu.offline import (
+    LLAMA_8B,
+    Cell,
+    Results,
+    energy_table,
+    measure,
+    options_of,
+    parse,
+    ratio_of,
+    setup_of,
+    table,
+)
+from benchmarks.gpu.parts.checkpoint import FormatName, write_checkpoint
 from benchmarks.gpu.sides.side import OutOfTimeError
 
 SMALL, PREFILL = Cell(2, 8, 4), Cell(4, 16, 1)
@@ -95,6 +111,34 @@ def test_the_table_has_speeds_shares_of_the_floor_and_the_ratio(path: Path):
     _, small, prefill = table(results, [SMALL, PREFILL], ["ours", "vllm"], {SMALL: 0.1})
     assert small.split() == ["2,8,4", "80", "40", "50%", "20", "25%", "2.000", "5.00,", "4.00"]
     assert prefill.split() == ["4,16,1", "nan", "213", "213", "1.000", "–,", "–"]
+
+
+@pytest.mark.parametrize("quantization", [None, "fp8", "int4"])
+def test_all_sides_load_one_checkpoint_whose_weights_are_no_zeros(tmp_path: Path, quantization: FormatName | None):
+    raw = LLAMA_8B | {
+        "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 1, "vocab_size": 50,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 64,
+    }  # fmt: skip
+    write_checkpoint(tmp_path / "model", raw, quantization, "cpu")
+    weights = open_checkpoint(tmp_path / "model").weights
+    name = "model.layers.0.mlp.down_proj.weight"
+    matrix = weights.get(name) if quantization is None else weights.get_quantised(name).dequantised()
+    plain = DummyWeights(config_from_hf(raw, "")).get(name, torch.bfloat16)
+    assert (matrix != 0).float().mean() > 0.8
+    assert (matrix.float() - plain.float()).norm() / plain.float().norm() < {None: 1e-6, "fp8": 0.05, "int4": 0.2}[
+        quantization
+    ]
+    options = [options_of(name, parse(("--quantization", "fp8"))) for name in ("ours", "vllm")]
+    assert options[0] == options[1]
+
+
+def test_joules_are_those_of_the_measured_run(path: Path):
+    readings = iter([10.0, 13.0, 20.0, 24.0])
+    results = Results(path, SETUPS)
+    measure("ours", FakeSide(), [(SMALL, 0), (SMALL, 1)], results, 100, lambda: next(readings))
+    assert [record["joules"] for record in results.of("ours", SMALL)] == [3.0, 4.0]
+    _, row = energy_table(results, [SMALL], ["ours"])
+    assert row.split() == ["2,8,4", "437.5", "–"]  # 3.5 J for 8 tokens
 
 
 def test_a_changed_option_or_changed_code_of_ours_is_another_setup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -4,7 +4,7 @@ import time
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoModelForCausalLM
 
 from benchmarks.gpu.sides.side import Run, serve
 
@@ -13,11 +13,8 @@ def load(folder: str, options: dict[str, Any]) -> Run:
     device = options["device"]
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
-    config = AutoConfig.from_pretrained(folder)
-    with torch.device(device):
-        model: Any = AutoModelForCausalLM.from_config(
-            config, dtype=getattr(torch, options["dtype"]), **options["engine"]
-        )
+    dtype = getattr(torch, options["dtype"])
+    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, device_map=device, **options["engine"])
     model.eval()
 
     @torch.inference_mode()

@@ -17,7 +17,7 @@ def load(folder: str, options: dict[str, Any]) -> Run:
     engine = load_engine(
         EngineConfig(
             **{
-                "model": folder, "load_format": "dummy", "dtype": options["dtype"], "device": options["device"],
+                "model": folder, "dtype": options["dtype"], "device": options["device"],
                 "max_model_len": options["max_model_len"], "max_num_seqs": options["seats"],
                 "gpu_memory_utilization": options["memory"], "enable_prefix_caching": False, "max_queue": 1 << 20,
             }

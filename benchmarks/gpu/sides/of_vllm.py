@@ -13,7 +13,7 @@ def load(folder: str, options: dict[str, Any]) -> Run:
 
     llm = LLM(
         **{
-            "model": folder, "load_format": "dummy", "skip_tokenizer_init": True, "dtype": options["dtype"],
+            "model": folder, "skip_tokenizer_init": True, "dtype": options["dtype"],
             "max_model_len": options["max_model_len"], "max_num_seqs": options["seats"],
             "gpu_memory_utilization": options["memory"], "enable_prefix_caching": False,
         }
