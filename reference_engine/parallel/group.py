@@ -123,13 +123,12 @@ class Group:
 
     def receive(self, rows: torch.Tensor) -> torch.Tensor:
         """See `Ranks.receive`; on GPUs the stream waits, not the caller."""
-        self._before.broadcast([rows], self._from_first).wait()
+        self._before.recv([rows], 0, 0).wait()
         return rows
 
     def send(self, rows: torch.Tensor) -> None:
         """See `Ranks.send`; waits between CPUs only."""
-        # NCCL's `send` would build a further communicator between the two, and say so on stderr.
-        work = self._behind.broadcast([rows], self._from_first)
+        work = self._behind.send([rows], 1, 0)
         if rows.device.type == "cpu":
             work.wait()
             return
