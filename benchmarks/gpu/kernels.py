@@ -47,7 +47,8 @@ def check(bars: Bars, *sources: Iterable[tuple[str, float]]) -> None:
             worst[name] = max(error, worst.get(name, 0.0))
     over: list[str] = []
     for name, error in worst.items():
-        bound = BOUNDS.get(name, 1e-2)
+        # cuDNN rounds weights, and the results of pieces of a long past, to bf16.
+        bound = BOUNDS.get(name, 1.5e-2 if name.startswith("attention") else 1e-2)
         bars.add(name, error, "<=", bound)
         over += [f"{name} {error:.4g}"] if error > bound else []
     seconds = time.perf_counter() - began

@@ -202,8 +202,8 @@ def run(options: argparse.Namespace, cells: Sequence[Cell], results: Results, fo
 
 
 def floors(results: Results, cells: Sequence[Cell], options: argparse.Namespace) -> dict[Cell, float]:
-    """Fewest seconds in which this machine can compute each cell; empty before the machine is measured."""
-    if not results.of("machine"):
+    """Fewest seconds in which this machine can compute each cell; empty for codes, and before it is measured."""
+    if options.quantization or not results.of("machine"):
         return {}
     from bakeoff.reference_engine.models.config_readers import config_from_hf  # noqa: PLC0415
     from bakeoff.reference_engine.models.costs import Machine, ModelCosts  # noqa: PLC0415  (imports torch)

@@ -25,6 +25,8 @@ class Rules:
         max_waiting: requests that may wait; more are refused. None: any number.
         headroom_tokens: tokens by which each running request must be able to grow after an admission before another one
             is preempted for it.
+        least_piece: tokens of a prompt's first piece, at least, unless it is all that is left of the prompt or no other
+            prompt is computed. A GPU attends to long pieces faster, and a short one leaves every later prompt cut.
     """
 
     max_num_seqs: int
@@ -34,3 +36,4 @@ class Rules:
     patience_steps: int = 256
     max_waiting: int | None = None
     headroom_tokens: int = 8
+    least_piece: int = 1

@@ -36,6 +36,7 @@ from bakeoff.reference_engine.speculation.speculator import Speculator
 from bakeoff.reference_engine.speculation.step_costs import measure_step_costs
 
 _OCCUPANCY_STEPS = 8
+_LONG_PIECE = 1024  # tokens; see `LONG_CHUNK` of the Triton backend
 
 
 def build_engine(
@@ -70,6 +71,8 @@ def build_engine(
         preemption=config.preemption,
         patience_steps=config.priority_patience_steps,
         max_waiting=config.max_queue,
+        # A small part of a step's tokens at most, since a prompt that waits leaves so many of them unused.
+        least_piece=min(_LONG_PIECE, demand.max_num_batched_tokens // 8) if config.device == "cuda" else 1,
     )
     if grammars is None:
         grammars = Grammars(checkpoint.tokenizer, limits.vocab_size, checkpoint.eos_token_ids)

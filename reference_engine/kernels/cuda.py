@@ -4,7 +4,7 @@ They compute in float32 and round once. Import this module only where `has_trito
 """
 
 # Kernels are written as Triton's users know them, and its decorator hides their types.
-# ruff: noqa: ANN001, ANN202, N803, PLR0917
+# ruff: noqa: ANN001, ANN201, ANN202, N803, PLR0917
 # pyright: basic, reportMissingImports=false, reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false
 # pyright: reportGeneralTypeIssues=false, reportIndexIssue=false
 
@@ -102,30 +102,42 @@ def _add_rms_norm(
     out, residual, x, weight, eps,
     ADDS: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
+    await_inputs(EARLY)
+    row, at = tl.program_id(0).to(tl.int64), tl.arange(0, PADDED)
+    normed = normed_row(residual, x, weight, eps, row, ADDS, WIDTH, PADDED)
+    tl.store(out + row * WIDTH + at, normed.to(out.dtype.element_ty), mask=at < WIDTH)
+
+
+@triton.jit
+def normed_row(residual, x, weight, eps, row, ADDS: tl.constexpr, WIDTH: tl.constexpr, PADDED: tl.constexpr):
+    """A row of the residual stream, to which `x` is added if `ADDS`, normed: float32 [PADDED], zeros behind it."""
     at = tl.arange(0, PADDED)
     mask = at < WIDTH
-    row = tl.program_id(0).to(tl.int64) * WIDTH + at
-    await_inputs(EARLY)
-    total = tl.load(residual + row, mask=mask, other=0.0).to(tl.float32)
+    place = row * WIDTH + at
+    total = tl.load(residual + place, mask=mask, other=0.0).to(tl.float32)
     if ADDS:
-        total += tl.load(x + row, mask=mask, other=0.0).to(tl.float32)
+        total += tl.load(x + place, mask=mask, other=0.0).to(tl.float32)
         rounded = total.to(residual.dtype.element_ty)
-        tl.store(residual + row, rounded, mask=mask)
+        tl.store(residual + place, rounded, mask=mask)
         total = rounded.to(tl.float32)
     inverse = 1.0 / tl.sqrt(tl.sum(total * total, axis=0) / WIDTH + eps)
-    scale = tl.load(weight + at, mask=mask, other=0.0).to(tl.float32)
-    tl.store(out + row, (total * inverse * scale).to(out.dtype.element_ty), mask=mask)
+    return total * inverse * tl.load(weight + at, mask=mask, other=0.0).to(tl.float32)
 
 
 @triton.jit
 def _silu_mul(out, gate_up, WIDTH: tl.constexpr, TILE: tl.constexpr, EARLY: tl.constexpr):
     await_inputs(EARLY)
-    at = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    row, at = tl.program_id(0).to(tl.int64), tl.program_id(1) * TILE + tl.arange(0, TILE)
+    tl.store(out + row * WIDTH + at, gated(gate_up, row, at, WIDTH).to(out.dtype.element_ty), mask=at < WIDTH)
+
+
+@triton.jit
+def gated(gate_up, row, at, WIDTH: tl.constexpr):
+    """SwiGLU of some columns of a row, in float32; zeros behind it."""
     mask = at < WIDTH
-    row = tl.program_id(0).to(tl.int64)
     gate = tl.load(gate_up + row * 2 * WIDTH + at, mask=mask, other=0.0).to(tl.float32)
     up = tl.load(gate_up + row * 2 * WIDTH + WIDTH + at, mask=mask, other=0.0).to(tl.float32)
-    tl.store(out + row * WIDTH + at, (gate * tl.sigmoid(gate) * up).to(out.dtype.element_ty), mask=mask)
+    return gate * tl.sigmoid(gate) * up
 
 
 @triton.jit

@@ -157,7 +157,9 @@ class PreNormLayer:
     """x += mixer(norm(x)); x += mlp(norm(x)); a `Layer`."""
 
     def __init__(self, config: ModelConfig, index: int, weights: Weights, mixer: Mixer, mlp: FeedForward) -> None:
-        self._norm, self._eps = weights.kernels.add_rms_norm, config.rms_norm_eps
+        self._eps = config.rms_norm_eps
+        norm = weights.kernels.add_rms_norm
+        self._norm_mixer, self._norm_mlp = getattr(mixer, "norm", norm), getattr(mlp, "norm", norm)
         self._input_norm = weights.norm(f"{layer_prefix(index)}input_layernorm")
         self._mlp_norm = weights.norm(f"{layer_prefix(index)}post_attention_layernorm")
         self._mixer, self._mlp, self._sum = mixer, mlp, weights.ranks.sum
@@ -166,8 +168,9 @@ class PreNormLayer:
         self, residual: torch.Tensor, added: torch.Tensor | None, rotations: Rotations, attention: AttentionStep
     ) -> torch.Tensor:
         """See `Layer`."""
-        mixed = self._sum(self._mixer(self._norm(residual, added, self._input_norm, self._eps), rotations, attention))
-        return self._sum(self._mlp(self._norm(residual, mixed, self._mlp_norm, self._eps)))
+        normed = self._norm_mixer(residual, added, self._input_norm, self._eps)
+        mixed = self._sum(self._mixer(normed, rotations, attention))
+        return self._sum(self._mlp(self._norm_mlp(residual, mixed, self._mlp_norm, self._eps)))
 
 
 class Decoder:

@@ -46,14 +46,14 @@ class Experts:
         if config.scoring_func == "sigmoid":
             self._correction = weights.tensor(f"{prefix}{router}.{CORRECTION}", torch.float32)
         is_whole = weights.whole_experts
-        own = experts_share(config.num_experts, weights.ranks) if is_whole else range(config.num_experts)
-        self._experts = {
-            i: GatedMlp(
+        self._own = experts_share(config.num_experts, weights.ranks) if is_whole else range(config.num_experts)
+        self._experts = [
+            GatedMlp(
                 weights, f"{prefix}experts.{i}.", has_bias=config.expert_bias, combine=combine, parts=parts,
                 is_whole=is_whole,
             )
-            for i in own
-        }  # fmt: skip
+            for i in self._own
+        ]  # fmt: skip
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """See `FeedForward`; `order` sorts tokens by expert."""
@@ -64,9 +64,8 @@ class Experts:
         total = torch.zeros(rows.shape, dtype=torch.float32, device=rows.device)
         first = 0
         for number, count in enumerate(counts):
-            expert = self._experts.get(number)
-            if count and expert is not None:
-                chosen_tokens = tokens[first : first + count]
+            if count and number in self._own:
+                expert, chosen_tokens = self._experts[number - self._own.start], tokens[first : first + count]
                 total.index_add_(0, chosen_tokens, expert(rows[chosen_tokens]) * shares[first : first + count])
             first += count
         return total.to(rows.dtype)

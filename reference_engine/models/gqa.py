@@ -7,6 +7,7 @@ from bakeoff.reference_engine.attention.base import AttentionStep
 from bakeoff.reference_engine.core.model_config import ModelConfig
 from bakeoff.reference_engine.kernels.scoring import PLAIN, Scoring
 from bakeoff.reference_engine.models.decoder import Rotations
+from bakeoff.reference_engine.models.linear import norm_for
 from bakeoff.reference_engine.models.names import layer_prefix
 from bakeoff.reference_engine.models.sharding import layers_of_stage
 from bakeoff.reference_engine.models.weights import Weights
@@ -21,6 +22,9 @@ class GroupedQueryAttention:
         weights: of the model.
         scoring: from products of queries and keys to weights.
         rotation: index of the rotary table.
+
+    Attributes:
+        norm: makes what it is called with, see `norm_for`.
     """
 
     def __init__(
@@ -43,6 +47,7 @@ class GroupedQueryAttention:
         widths = [heads * self._head_dim for heads in (self._queries, self._keys, self._keys)]
         has_bias = config.attention_bias
         self._qkv = weights.columns(prefix, parts, has_bias=has_bias or config.qkv_bias, widths=widths)
+        self.norm = norm_for(self._qkv, weights.kernels)
         self._out = weights.rows(prefix, "o_proj", has_bias=has_bias)
         self._norm: torch.Tensor | None = None
         if config.qk_norm:

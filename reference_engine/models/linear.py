@@ -9,13 +9,16 @@ A quantised matrix brings its own product (:mod:`bakeoff.reference_engine.quanti
 """
 
 import itertools
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
 
 import torch
 from torch.nn.functional import embedding, linear
 
+from bakeoff.reference_engine.kernels.cpu import Kernels
 from bakeoff.reference_engine.kernels.gemm import TiledLinear, can_tile
 from bakeoff.reference_engine.kernels.native import has_triton
+from bakeoff.reference_engine.quantization.fp8 import Fp8Linear
 from bakeoff.reference_engine.quantization.matrix import Linear, QuantisedMatrix, stacked
 
 Matrix = torch.Tensor | QuantisedMatrix
@@ -166,6 +169,18 @@ def _with_small_products(weight: torch.Tensor, bias: torch.Tensor | None, inner:
     from bakeoff.reference_engine.kernels.small_products import suits_small_products  # noqa: PLC0415 (needs Triton)
 
     return SmallProductLinear(weight, bias, inner, dtype) if suits_small_products(weight) else inner
+
+
+def norm_for(linear: Linear, kernels: Kernels) -> Callable[..., Any]:
+    """`Kernels.add_rms_norm`, with a result that the linear takes without a further pass over it: rows, or codes."""
+    fused = linear.norm if isinstance(linear, Fp8Linear) else None
+    return kernels.add_rms_norm if fused is None else fused
+
+
+def silu_mul_for(linear: Linear, kernels: Kernels) -> Callable[[torch.Tensor], Any]:
+    """`Kernels.silu_mul` likewise."""
+    fused = linear.silu_mul if isinstance(linear, Fp8Linear) else None
+    return kernels.silu_mul if fused is None else fused
 
 
 def make_joined(weights: Sequence[Matrix], bias: torch.Tensor | None, *, batch_invariant: bool = False) -> Linear:

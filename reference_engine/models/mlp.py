@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 from torch.nn.functional import gelu
 
+from bakeoff.reference_engine.models.linear import norm_for, silu_mul_for
 from bakeoff.reference_engine.models.names import LLAMA_PARTS
 from bakeoff.reference_engine.models.weights import Weights
 
@@ -22,6 +23,9 @@ class GatedMlp:
         combine: [rows, 2 · dim], gates first -> [rows, dim]; None for SwiGLU.
         parts: names of the gate, up and down matrices.
         is_whole: whether this rank computes all of it.
+
+    Attributes:
+        norm: makes what it is called with, see `norm_for`.
     """
 
     def __init__(
@@ -40,7 +44,8 @@ class GatedMlp:
         else:
             self._gate_up = weights.columns(prefix, gates, has_bias=has_bias)
             self._down = weights.rows(prefix, last, has_bias=has_bias)
-        self._combine = combine or weights.kernels.silu_mul
+        self.norm = norm_for(self._gate_up, weights.kernels)
+        self._combine = combine or silu_mul_for(self._down, weights.kernels)
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """See `FeedForward`."""

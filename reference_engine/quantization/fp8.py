@@ -5,6 +5,7 @@ multiply E4M3 numbers, activations become E4M3 too, with a scale for each token;
 """
 
 import dataclasses
+from collections.abc import Callable
 
 import torch
 
@@ -14,6 +15,10 @@ from bakeoff.reference_engine.quantization.row_scales import RowScaledMatrix
 
 E4M3 = torch.float8_e4m3fn
 E5M2 = torch.float8_e5m2
+
+Coded = tuple[torch.Tensor, torch.Tensor]
+"""Codes of rows [rows, columns] and a scale for each, float32 [rows, 1]."""
+Norm = Callable[[torch.Tensor, torch.Tensor | None, torch.Tensor, float], Coded]
 
 _TILE = 16
 """FP8 products need multiples of this many rows and columns of a weight."""
@@ -82,6 +87,10 @@ class Fp8Linear:
         weight: `has_kernel` holds for it.
         bias: [out_features]; None for none.
         dtype: of the result.
+
+    Attributes:
+        norm: `Kernels.add_rms_norm` as codes, in one pass; None without a kernel.
+        silu_mul: `Kernels.silu_mul` likewise.
     """
 
     def __init__(self, weight: Fp8Matrix, bias: torch.Tensor | None, dtype: torch.dtype) -> None:
@@ -91,17 +100,20 @@ class Fp8Linear:
         self._bias, self._dtype = bias, dtype
         self._scales_inside = device.type == "cuda" and dtype is torch.bfloat16
         self._encode, self._multiply_few, self._max_few = _row_codes, None, 0
+        self.norm: Norm | None = None
+        self.silu_mul: Callable[[torch.Tensor], Coded] | None = None
         if has_triton(device):
             from bakeoff.reference_engine.kernels import row_codes, small_products  # noqa: PLC0415 (needs Triton)
 
             self._encode = row_codes.scaled_codes
+            self.norm, self.silu_mul = row_codes.add_rms_norm_codes, row_codes.silu_mul_codes
             if small_products.suits_small_products(weight.codes):
                 self._multiply_few, self._max_few = small_products.multiply, small_products.MAX_ROWS_OF_CODES
 
-    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """See `Linear`."""
-        codes, scales = self._encode(rows)
-        if self._multiply_few is not None and 0 < rows.shape[0] <= self._max_few:
+    def __call__(self, rows: torch.Tensor | Coded) -> torch.Tensor:
+        """See `Linear`; takes codes, too."""
+        codes, scales = self._encode(rows) if isinstance(rows, torch.Tensor) else rows
+        if self._multiply_few is not None and 0 < codes.shape[0] <= self._max_few:
             return self._multiply_few(codes, self._codes, self._bias, self._dtype, (scales, self._scales))
         product = torch.ops.aten._scaled_mm  # noqa: SLF001 (no public name)
         weight = self._codes.t()

@@ -173,7 +173,8 @@ class Draft:
     def _admit_with(self, request: Request, hit: Hit | None) -> bool:
         start = request.num_computed if hit is None else hit.num_tokens
         length = self.chunk_length(request, start)
-        if not length:
+        is_piece = length < min(self._rules.least_piece, request.num_tokens - start)
+        if not length or (is_piece and any(chunk.length > 1 for chunk in self._chunks.values())):
             return False
         need = self._cache.need_to_admit(request, hit, start + length)
         if not self._make_room(request, hit, need):

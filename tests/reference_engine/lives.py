@@ -36,8 +36,9 @@ class Life(RuleBasedStateMachine):
         visible=st.sampled_from(GROUPS),
         contiguous=st.booleans(),
         headroom=st.sampled_from([0, 8]),
+        piece=st.sampled_from([1, 5]),
     )
-    def start(self, blocks, size, seqs, policy, caching, host, visible, contiguous, headroom):
+    def start(self, blocks, size, seqs, policy, caching, host, visible, contiguous, headroom, piece):
         self.room = blocks * size
         run = 1
         if contiguous and len(visible) == 1 and visible[0].window is None:
@@ -50,6 +51,7 @@ class Life(RuleBasedStateMachine):
         self.bench = Bench(
             self.runner, blocks=blocks, size=size, seqs=seqs, tokens=TOKENS, caching=caching, visible=visible,
             host=host, run=run, policy=policy, patience_steps=20, max_waiting=12, headroom_tokens=headroom,
+            least_piece=piece,
         )  # fmt: skip
         self.bench.engine.core.limits = Limits(1000, -(-self.room // size), size, 10_000, seqs)
         self.seqs, self.policy, self.can_fork = seqs, policy, run == 1
@@ -201,7 +203,7 @@ def random_life(seed, steps):
         blocks=rng.randint(10, 24), size=rng.choice([1, 2, 4]), seqs=rng.randint(1, 6),
         policy=rng.choice(["continuous", "continuous", "no_chunking", "static"]), caching=rng.random() < 0.7,
         host=rng.choice([0, 5, 40]), visible=rng.choice(GROUPS), contiguous=rng.random() < 0.2,
-        headroom=rng.choice([0, 8]),
+        headroom=rng.choice([0, 8]), piece=rng.choice([1, 5]),
     )  # fmt: skip
     for _ in range(steps):
         if rng.random() < 0.35:

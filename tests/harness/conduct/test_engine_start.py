@@ -61,4 +61,4 @@ def test_a_start_counts_the_gpus_that_the_engine_may_use(
     assert (
         len(trial.record.startup.gpu_used_before_bytes) == len(trial.record.startup.gpu_used_ready_bytes) == gpu_count
     )
-    assert sampled == [its_own.get("CUDA_VISIBLE_DEVICES", inherited)]
+    assert set(sampled) == {its_own.get("CUDA_VISIBLE_DEVICES", inherited)}  # a spoilt trial is measured again

@@ -15,7 +15,7 @@ from bakeoff.reference_engine.attention.base import Span, slot_mapping
 from bakeoff.reference_engine.attention.span_arrays import SpanArrays
 from bakeoff.reference_engine.attention.triton_backend import TritonAttention, suits_triton
 from bakeoff.reference_engine.errors import EngineBugError
-from bakeoff.reference_engine.kernels import paged_attention, small_products
+from bakeoff.reference_engine.kernels import paged_attention, row_codes, small_products
 from bakeoff.reference_engine.kernels.cpu import TorchKernels, best_kernels
 from bakeoff.reference_engine.kernels.cuda import CudaKernels, replace_pending
 from bakeoff.reference_engine.kernels.invariant_products import multiply_invariantly
@@ -334,6 +334,32 @@ def test_long_chunks_go_to_torch_but_where_a_window_hides_some_or_the_keys_are_a
     shape = [(9, 1), (0, 40), (0, 33), (0, 33), (0, 29), (5, 31), (90, 31)]
     compare(CacheLayout(layers), shape, 4, torch.float16, 2)
     assert lengths == [40, 66, 31, 66]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("width", [45, 64, 300])
+def test_codes_behind_norm_and_activation_are_those_of_separate_passes(width, dtype):
+    torch.manual_seed(width)
+    kernels, weight = CudaKernels(), torch.randn(width)
+    residual, x = (torch.randn(5, width).to(dtype) for _ in range(2))
+    for added in (x, None):
+        once, twice = residual.clone(), residual.clone()
+        fused = row_codes.add_rms_norm_codes(once, added, weight, 1e-5)
+        apart = scaled_codes(kernels.add_rms_norm(twice, added, weight, 1e-5))
+        assert torch.equal(once, twice)
+        assert all(map(torch.equal, map(bits, fused), map(bits, apart)))
+    gate_up = torch.randn(5, 2 * width).to(dtype)
+    assert all(
+        map(
+            torch.equal,
+            map(bits, row_codes.silu_mul_codes(gate_up)),
+            map(bits, scaled_codes(kernels.silu_mul(gate_up))),
+        )
+    )
+
+
+def bits(part):
+    return part.view(torch.uint8)
 
 
 @pytest.mark.parametrize("kv_heads", [1, 3, 8])

@@ -9,6 +9,7 @@ from safetensors.torch import load_file, save_file
 from transformers.models.gemma3.modeling_gemma3 import Gemma3RMSNorm
 
 from bakeoff.reference_engine.core.model_config import ModelConfig
+from bakeoff.reference_engine.core.ranks import ALONE
 from bakeoff.reference_engine.kernels.cpu import TorchKernels, best_kernels
 from bakeoff.reference_engine.models.decoder import Rotations
 from bakeoff.reference_engine.models.gqa import GroupedQueryAttention
@@ -48,7 +49,8 @@ def test_heads_are_normalised_in_float32():
     torch.manual_seed(2)
     query_norm, key_norm = random_norm(DIM), random_norm(DIM)
     weights = SimpleNamespace(
-        kernels=SimpleNamespace(apply_rope=lambda heads, *_: heads),
+        kernels=SimpleNamespace(apply_rope=lambda heads, *_: heads, add_rms_norm=None),
+        ranks=ALONE,
         norm=weights_of(q_norm=query_norm, k_norm=key_norm).norm,
         columns=lambda *_, **__: lambda rows: rows,
         rows=lambda *_, **__: lambda attended: attended,

@@ -32,6 +32,22 @@ def test_a_long_prompt_is_cut_into_chunks_that_fill_what_the_decodes_leave(bench
     ]
 
 
+def test_a_prompt_does_not_begin_with_a_short_piece_beside_another(bench):
+    b = bench(tokens=10, least_piece=4)
+    b.add(request("a", prompt=7), request("b", prompt=9), request("c", prompt=2))
+    assert b.steps(3) == [
+        [("a", 0, 7)],  # 3 of b's tokens would be too few, and c comes later
+        [("a", 7, 1), ("b", 0, 9)],
+        [("a", 8, 1), ("b", 9, 1), ("c", 0, 2)],
+    ]
+    b = bench(tokens=10, seqs=8, least_piece=4)
+    decoding = [request(f"{number}", prompt=1, output=9) for number in range(8)]
+    b.add(*decoding[:7])
+    b.step()
+    b.add(request("late", prompt=9))
+    assert b.steps(1)[0][-1] == ("late", 0, 3)  # beside decodes alone it does
+
+
 def test_newcomers_are_admitted_in_order_and_only_up_to_max_num_seqs(bench):
     b = bench(seqs=2)
     b.add(request("a"), request("b"), request("c"))
