@@ -24,6 +24,7 @@ _SLOWEST = 10.0
 _POSITIVE = (
     "block_size", "max_num_seqs", "max_num_batched_tokens", "threads", "max_model_len", "num_blocks", "max_queue",
     "priority_patience_steps", "data_parallel_size", "tensor_parallel_size", "pipeline_parallel_size",
+    "context_parallel_size",
 )  # fmt: skip
 
 
@@ -64,6 +65,11 @@ class EngineConfig:
         int,
         "stages that share out the layers, of as many processes each as --tensor-parallel-size; on CUDA requests take "
         "turns, so that all stages compute at once",
+    ] = 1
+    context_parallel_size: Annotated[
+        int,
+        "processes with the whole model each that share out the tokens of long steps, for the first token of long "
+        "prompts; others of these sizes must be 1",
     ] = 1
     expert_parallel: Annotated[
         bool, "give each process of --tensor-parallel-size whole experts instead of a part of each"
@@ -192,6 +198,7 @@ class EngineConfig:
                 "--kv-allocator contiguous gives every sequence memory of its own, so nothing can be shared; "
                 "add --no-enable-prefix-caching"
             )
+        _check_processes(self)
         _check_what_is_kept(self)
         _check_batch_invariance(self)
         _check_speculation(self)
@@ -204,7 +211,7 @@ class EngineConfig:
     @property
     def num_ranks(self) -> int:
         """Processes that share a model."""
-        return self.tensor_parallel_size * self.pipeline_parallel_size
+        return self.tensor_parallel_size * self.pipeline_parallel_size * self.context_parallel_size
 
     @property
     def num_processes(self) -> int:
@@ -244,11 +251,20 @@ def _check_what_is_kept(config: EngineConfig) -> None:
             "--kv-budget hides tokens of a prompt by what followed them, so no other request can use its blocks; "
             "add --no-enable-prefix-caching"
         )
-    if config.kv_budget and config.tensor_parallel_size > 1:
+
+
+def _check_processes(config: EngineConfig) -> None:
+    if config.context_parallel_size > 1 and config.num_ranks > config.context_parallel_size:
         raise ConfigError(
-            "--kv-budget weighs tokens by all heads that share a key, and --tensor-parallel-size may part them; "
-            "choose one"
+            "--context-parallel-size gives each process the whole model, which --tensor-parallel-size and "
+            "--pipeline-parallel-size part; choose one"
         )
+    for parted, flag, is_set in (
+        ("all heads that share a key", "--tensor-parallel-size", config.tensor_parallel_size > 1),
+        ("the tokens that follow", "--context-parallel-size", config.context_parallel_size > 1),
+    ):
+        if config.kv_budget and is_set:
+            raise ConfigError(f"--kv-budget weighs tokens by {parted}, and {flag} may part them; choose one")
 
 
 def _check_batch_invariance(config: EngineConfig) -> None:
@@ -256,6 +272,7 @@ def _check_batch_invariance(config: EngineConfig) -> None:
         return
     obstacles = {
         "--tensor-parallel-size": config.tensor_parallel_size > 1,  # a collective's order depends on its size
+        "--context-parallel-size": config.context_parallel_size > 1,  # a prompt's pieces depend on the batch
         "--kv-budget": config.kv_budget > 0,
         "--kv-cache-dtype int4": config.kv_cache_dtype == "int4",
         f"--quantization {config.quantization}": config.quantization not in ("auto", "none"),
@@ -281,6 +298,7 @@ def _check_speculation(config: EngineConfig) -> None:
     if config.drafts.method != "ngram":
         obstacles["--tensor-parallel-size"] = config.tensor_parallel_size > 1
         obstacles["--pipeline-parallel-size"] = config.pipeline_parallel_size > 1
+        obstacles["--context-parallel-size"] = config.context_parallel_size > 1
     if config.drafts.method in ("draft", "eagle"):
         obstacles["--attention-window"] = config.attention_window > 0  # the shadow of the cache keeps all tokens
     for flag, is_set in obstacles.items():

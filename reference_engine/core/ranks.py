@@ -9,6 +9,8 @@ splitting it would cost another all-reduce per step. The output matrix is split 
 samples, gathers all logits. On GPUs the others receive its tokens in front of the next step. Experts may instead be
 whole, some on each rank (expert parallelism, GShard, arXiv:2006.16668): the same all-reduce adds their results.
 
+Contexts (context parallelism): each has the whole model, and computes some of the tokens of a long step.
+
 Stages (pipeline parallelism, GPipe, arXiv:1811.06965): each has consecutive layers, and passes the residual stream on.
 Rank 0 is in the last one, where tokens are sampled; the first one embeds them.
 """
@@ -77,6 +79,20 @@ class Ranks(Protocol):
         """Number of ranks."""
         ...
 
+    @property
+    def contexts(self) -> int:
+        """Processes among which the tokens of long steps are shared out."""
+        ...
+
+    @property
+    def context(self) -> int:
+        """Number of this one of them."""
+        ...
+
+    def gather_rows(self, rows: torch.Tensor) -> torch.Tensor:
+        """The rows of all contexts, those of the first one first; equally many of each."""
+        ...
+
     def sum(self, rows: torch.Tensor) -> torch.Tensor:
         """All-reduce by sum, bit-identical on every rank; may overwrite `rows`."""
         ...
@@ -113,6 +129,12 @@ class Alone:
     stage = Stage()
     rank = 0
     size = 1
+    contexts = 1
+    context = 0
+
+    def gather_rows(self, rows: torch.Tensor) -> torch.Tensor:
+        """See `Ranks.gather_rows`."""
+        return rows
 
     def sum(self, rows: torch.Tensor) -> torch.Tensor:
         """See `Ranks.sum`."""

@@ -47,7 +47,7 @@ def device_of_rank(config: EngineConfig, rank: int) -> torch.device:
 
 def shape_of(config: EngineConfig) -> Shape:
     """The shape of the processes that share a model."""
-    return Shape(config.tensor_parallel_size, config.pipeline_parallel_size)
+    return Shape(config.tensor_parallel_size, config.pipeline_parallel_size, config.context_parallel_size)
 
 
 def build_executor(
@@ -97,7 +97,7 @@ def _offload(config: EngineConfig, checkpoint: Checkpoint, device: torch.device)
     loading = Loading(DTYPES[config.dtype], device, config.quantization, checkpoint.format)
     layers = sum(product_bytes(checkpoint.config, loading).values())
     budget = int(config.cpu_offload_gb * 2**30)
-    return WeightOffload(CudaLane(device), device, budget, layers // config.num_ranks)
+    return WeightOffload(CudaLane(device), device, budget, layers // (config.num_ranks // config.context_parallel_size))
 
 
 def _loaded(

@@ -95,7 +95,9 @@ def check_weights_fit(config: EngineConfig, checkpoint: Checkpoint, gpu_bytes: i
     """
     if checkpoint.path.is_file() and config.quantization == "stored":
         return  # blocks of GGUF files are not counted
-    weights = estimate_memory(config, checkpoint, torch.device("cuda")).weights // config.num_ranks
+    weights = estimate_memory(config, checkpoint, torch.device("cuda")).weights // (
+        config.num_ranks // config.context_parallel_size
+    )
     most = int(gpu_bytes * config.gpu_memory_utilization)
     if weights > most:
         missing_gib = config.cpu_offload_gb + (weights - most) / _GIB

@@ -39,6 +39,8 @@ def resolve_config(config: EngineConfig, model: ModelConfig) -> EngineConfig:
     device = resolve_device(config.device)
     if device == "cuda" and config.num_ranks > torch.cuda.device_count():
         sizes = f"--tensor-parallel-size {config.tensor_parallel_size}"
+        if config.context_parallel_size > 1:
+            sizes = f"--context-parallel-size {config.context_parallel_size}"
         if config.pipeline_parallel_size > 1:
             sizes += f" times --pipeline-parallel-size {config.pipeline_parallel_size}"
         raise ConfigError(

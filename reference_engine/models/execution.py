@@ -13,6 +13,7 @@ import msgspec
 import torch
 
 from bakeoff.reference_engine.attention.base import AttentionBackend, Span
+from bakeoff.reference_engine.attention.shared_step import SharedStep, TokenShare
 from bakeoff.reference_engine.core.ranks import ALONE, Ranks
 from bakeoff.reference_engine.kv_cache.block_copies import BlockCopies
 from bakeoff.reference_engine.kv_cache.storage import KvStorage
@@ -20,6 +21,7 @@ from bakeoff.reference_engine.models.decoder import Hidden, Inputs, Model, total
 from bakeoff.reference_engine.models.linear import Matrix
 
 _FEW = 512  # tokens of a step
+_LEAST_SHARE = 64  # tokens of a process, of a step that processes share out
 SLAB_ROWS = 64
 """Scored rows whose logits exist at a time: [64, vocab_size], however long the prompt is."""
 ReadSlab = Callable[[torch.Tensor], None]
@@ -141,11 +143,24 @@ class LocalExecutor:
         return self._model.logits(hidden, None if is_all else self._wanted_rows.tensor(rows))
 
     def _hidden(self, batch: Batch) -> Hidden:
+        if self._ranks.contexts > 1 and len(batch.token_ids) >= _LEAST_SHARE * self._ranks.contexts:
+            return self._shared_hidden(batch)
         return self._model.hidden(
             self._step_inputs(batch),
             self._positions.tensor(batch.positions),
             self._attention.begin_step(batch.spans),
         )
+
+    def _shared_hidden(self, batch: Batch) -> Hidden:
+        """The layers, for some of the tokens; the other processes compute the rest."""
+        share = TokenShare(batch.spans, self._ranks)
+        token_ids = self._token_ids.tensor([batch.token_ids[row] for row in share.rows])
+        hidden = self._model.hidden(
+            token_ids if batch.previous is None else with_previous(token_ids, batch.previous),
+            self._positions.tensor([batch.positions[row] for row in share.rows]),
+            SharedStep(self._attention.begin_step(share.spans), share, batch.spans, self.storage),
+        )
+        return share.gather(total(hidden)), None
 
     def _step_inputs(self, batch: Batch) -> Inputs:
         if not self._ranks.stage.is_first:

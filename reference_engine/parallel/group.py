@@ -35,19 +35,21 @@ class Shape(NamedTuple):
     Attributes:
         tensor: ranks of a stage.
         stages: of the pipeline.
+        contexts: processes that share out the tokens of long steps; with more than one, the others are 1.
     """
 
     tensor: int
     stages: int = 1
+    contexts: int = 1
 
     @property
     def size(self) -> int:
         """Number of processes."""
-        return self.tensor * self.stages
+        return self.tensor * self.stages * self.contexts
 
     def stage_of(self, process: int) -> Stage:
         """The stage of a process: the first processes are the last stage, so that process 0 has the logits."""
-        return Stage(self.stages - 1 - process // self.tensor, self.stages)
+        return Stage() if self.contexts > 1 else Stage(self.stages - 1 - process // self.tensor, self.stages)
 
 
 class Group:
@@ -81,7 +83,9 @@ class Group:
         self._behind: Backend = None if self.stage.is_last else connected(
             f"to {process - tensor}", (process, process - tensor)
         )  # fmt: skip
-        self._tokens: Backend = self._own
+        self.contexts, self.context = shape.contexts, process if shape.contexts > 1 else 0
+        self._contexts: Backend = connected("contexts", range(shape.contexts)) if shape.contexts > 1 else None
+        self._tokens: Backend = self._own or self._contexts
         if shape.stages > 1:
             readers = range(shape.size - tensor, shape.size)
             self._tokens = connected("tokens", (0, *readers)) if process in (0, *readers) else None
@@ -99,6 +103,12 @@ class Group:
         if self._own is not None:
             self._own.allreduce([rows]).wait()
         return rows
+
+    def gather_rows(self, rows: torch.Tensor) -> torch.Tensor:
+        """See `Ranks.gather_rows`."""
+        parts = [torch.empty_like(rows) for _ in range(self.contexts)]
+        self._contexts.allgather([parts], [rows]).wait()
+        return torch.cat(parts)
 
     def least(self, value: int) -> int:
         """See `Ranks.least`; every process must call it equally often."""
@@ -141,7 +151,7 @@ class Group:
         peers = self._peers
         if peers is not None:
             peers.abort()
-        for backend in {self._own, self._before, self._behind, self._tokens} - {None}:
+        for backend in {self._own, self._before, self._behind, self._tokens, self._contexts} - {None}:
             backend.abort()
 
     def free(self) -> None:

@@ -297,6 +297,7 @@ class PerplexityMeter:
             preemption="recompute",
             tensor_parallel_size=1,
             pipeline_parallel_size=1,
+            context_parallel_size=1,
         )
         self.config = resolve_config(alone, checkpoint.config)
         self.tokenizer = checkpoint.tokenizer
