@@ -13,6 +13,9 @@ import torch
 from bakeoff.reference_engine.kernels.scoring import PLAIN, Scoring
 from bakeoff.reference_engine.kv_cache.block_table import Visible
 
+LONG_CHUNK = 1024
+"""Tokens of a chunk from which cuDNN's kernel is faster on a GPU, although it must be called once for each length."""
+
 
 class Span(msgspec.Struct, frozen=True, gc=False):
     """Consecutive new tokens of one sequence in this step.

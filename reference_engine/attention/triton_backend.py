@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from bakeoff.reference_engine.attention.base import Span
+from bakeoff.reference_engine.attention.base import LONG_CHUNK, Span
 from bakeoff.reference_engine.attention.span_arrays import SpanArrays, listed_parts, to_device
 from bakeoff.reference_engine.kernels.cache_codes import store_codes
 from bakeoff.reference_engine.kernels.paged_attention import (
@@ -34,8 +34,6 @@ from bakeoff.reference_engine.kv_cache.layout import CacheLayout
 from bakeoff.reference_engine.kv_cache.quantised import Fp8, Int8, QuantisedStore
 from bakeoff.reference_engine.kv_cache.storage import KvStorage, LayerStore, PlainStore
 
-LONG_CHUNK = 1024
-"""Tokens of a chunk from which cuDNN's kernel is faster, although it must be called once for each length."""
 _MOST_PAST = 0.6  # of a sequence that is computed as a whole, which is about twice as fast as `attend_chunks`
 _LENGTH_STEP = 256  # prompts are padded to multiples: cuDNN plans each length anew, in 50 ms
 _PAST_STEP, _MOST_PIECE = 1024, 16_384

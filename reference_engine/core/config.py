@@ -209,9 +209,14 @@ class EngineConfig:
         return Speculation.parse(self.speculation) if self.speculation else None
 
     @property
+    def num_parts(self) -> int:
+        """Processes that each have a part of the weights."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
+
+    @property
     def num_ranks(self) -> int:
-        """Processes that share a model."""
-        return self.tensor_parallel_size * self.pipeline_parallel_size * self.context_parallel_size
+        """Processes that share a model, or its work."""
+        return self.num_parts * self.context_parallel_size
 
     @property
     def num_processes(self) -> int:

@@ -6,6 +6,7 @@ import torch
 
 from bakeoff.reference_engine.ablations.contiguous import RunPool
 from bakeoff.reference_engine.ablations.static_batching import StaticScheduler
+from bakeoff.reference_engine.attention.base import LONG_CHUNK
 from bakeoff.reference_engine.core.config import EngineConfig
 from bakeoff.reference_engine.core.request import Request, SamplingParams
 from bakeoff.reference_engine.core.scheduling_rules import Rules
@@ -36,7 +37,6 @@ from bakeoff.reference_engine.speculation.speculator import Speculator
 from bakeoff.reference_engine.speculation.step_costs import measure_step_costs
 
 _OCCUPANCY_STEPS = 8
-_LONG_PIECE = 1024  # tokens; see `LONG_CHUNK` of the Triton backend
 
 
 def build_engine(
@@ -72,7 +72,7 @@ def build_engine(
         patience_steps=config.priority_patience_steps,
         max_waiting=config.max_queue,
         # A small part of a step's tokens at most, since a prompt that waits leaves so many of them unused.
-        least_piece=min(_LONG_PIECE, demand.max_num_batched_tokens // 8) if config.device == "cuda" else 1,
+        least_piece=min(LONG_CHUNK, demand.max_num_batched_tokens // 8) if config.device == "cuda" else 1,
     )
     if grammars is None:
         grammars = Grammars(checkpoint.tokenizer, limits.vocab_size, checkpoint.eos_token_ids)

@@ -97,7 +97,7 @@ def _offload(config: EngineConfig, checkpoint: Checkpoint, device: torch.device)
     loading = Loading(DTYPES[config.dtype], device, config.quantization, checkpoint.format)
     layers = sum(product_bytes(checkpoint.config, loading).values())
     budget = int(config.cpu_offload_gb * 2**30)
-    return WeightOffload(CudaLane(device), device, budget, layers // (config.num_ranks // config.context_parallel_size))
+    return WeightOffload(CudaLane(device), device, budget, layers // config.num_parts)
 
 
 def _loaded(

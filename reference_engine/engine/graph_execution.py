@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from bakeoff.reference_engine.attention.base import Span
+from bakeoff.reference_engine.attention.base import LONG_CHUNK, Span
 from bakeoff.reference_engine.attention.span_arrays import PART_WIDTH, ROW_WIDTH, SpanArrays
-from bakeoff.reference_engine.attention.triton_backend import LONG_CHUNK, GroupInputs, TritonAttention, TritonStep
+from bakeoff.reference_engine.attention.triton_backend import GroupInputs, TritonAttention, TritonStep
 from bakeoff.reference_engine.core.ranks import ALONE, Ranks
 from bakeoff.reference_engine.errors import ConfigError
 from bakeoff.reference_engine.kernels.cuda import replace_pending
@@ -158,6 +158,7 @@ class GraphExecutor(LocalExecutor):
         self._inputs.complete(batch, self._ranks)
         self._replays[shape]()
         if not self._ranks.stage.is_last:
+            # A copy: the next step may overwrite the buffer while this is on its way.
             self._ranks.send(self._logits[:count].clone())
             return None
         if self._taps is not None and self._states is not None:

@@ -95,9 +95,13 @@ def check_weights_fit(config: EngineConfig, checkpoint: Checkpoint, gpu_bytes: i
     """
     if checkpoint.path.is_file() and config.quantization == "stored":
         return  # blocks of GGUF files are not counted
-    weights = estimate_memory(config, checkpoint, torch.device("cuda")).weights // (
-        config.num_ranks // config.context_parallel_size
-    )
+    device = torch.device("cuda")
+    whole = estimate_memory(dataclasses.replace(config, cpu_offload_gb=0.0), checkpoint, device).weights
+    weights = whole // config.num_parts
+    if config.cpu_offload_gb:
+        loading = Loading(DTYPES[config.dtype], device, config.quantization, checkpoint.format)
+        products = product_bytes(checkpoint.config, loading)
+        weights -= _offloaded_bytes(config, {name: size // config.num_parts for name, size in products.items()})
     most = int(gpu_bytes * config.gpu_memory_utilization)
     if weights > most:
         missing_gib = config.cpu_offload_gb + (weights - most) / _GIB

@@ -218,9 +218,12 @@ class Engine:
             return False
         oldest, *others = self._in_flight
         excluded = {chunk.request.request_id for launched in others for chunk in launched.step.chunks}
-        of_oldest = {chunk.request.request_id for chunk in oldest.step.chunks}
-        if len(others) + 1 < self._stages and self._launch_behind(excluded | of_oldest):
-            return True
+        if self._stages > 1:
+            of_oldest = {chunk.request.request_id for chunk in oldest.step.chunks}
+            if len(self._in_flight) < self._stages and self._launch_behind(excluded | of_oldest):
+                return True
+            # A later step has taken the blocks of some: to come back, these need their token on the host.
+            excluded |= of_oldest - {request.request_id for request in self._scheduler.running}
         chunks = [chunk for chunk in oldest.step.chunks if self._scheduler.has(chunk.request)]
         # Cancelled requests count too: the runner has sampled the whole batch on the host if one of them needed that.
         needs_tokens = any(

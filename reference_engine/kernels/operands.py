@@ -1,8 +1,27 @@
-"""Checks what kernels take for granted: they compute addresses from shapes, and would read other numbers."""
+"""What kernels are given: rows as codes, and checks of shapes, from which they compute addresses."""
+
+from typing import NamedTuple
 
 import torch
 
 from bakeoff.reference_engine.errors import EngineBugError
+
+
+class CodedRows(NamedTuple):
+    """Rows as codes.
+
+    Attributes:
+        codes: e4m3 [rows, columns].
+        scales: float32 [rows, 1]: largest |x| of the row / 448.
+    """
+
+    codes: torch.Tensor
+    scales: torch.Tensor
+
+    @property
+    def shape(self) -> torch.Size:
+        """Of the codes."""
+        return self.codes.shape
 
 
 def require_packed(dtype: torch.dtype | None, *tensors: torch.Tensor | None) -> None:

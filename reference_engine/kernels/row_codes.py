@@ -9,7 +9,7 @@ Import this module only where `has_triton` holds, or under its interpreter.
 # pyright: basic, reportMissingImports=false, reportArgumentType=false, reportCallIssue=false
 # pyright: reportAttributeAccessIssue=false, reportIndexIssue=false
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 import triton
@@ -17,24 +17,7 @@ import triton.language as tl
 
 from bakeoff.reference_engine.kernels.cuda import gated, normed_row
 from bakeoff.reference_engine.kernels.early_start import await_inputs, early_start
-from bakeoff.reference_engine.kernels.operands import require_packed, require_rows
-
-
-class CodedRows(NamedTuple):
-    """Rows as codes.
-
-    Attributes:
-        codes: e4m3 [rows, columns].
-        scales: float32 [rows, 1]: largest |x| of the row / 448.
-    """
-
-    codes: torch.Tensor
-    scales: torch.Tensor
-
-    @property
-    def shape(self) -> torch.Size:
-        """Of the codes."""
-        return self.codes.shape
+from bakeoff.reference_engine.kernels.operands import CodedRows, require_packed, require_rows
 
 
 def scaled_codes(rows: torch.Tensor) -> CodedRows:

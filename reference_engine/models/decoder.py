@@ -308,9 +308,9 @@ class Decoder:
 
 
 def total(hidden: Hidden) -> torch.Tensor:
-    """The residual stream that the next layer's norm would see, in the bits that it would compute."""
+    """The residual stream that the next layer's norm would see, in the bits that it would compute; a copy."""
     residual, added = hidden
-    return residual if added is None else residual + added
+    return residual.clone() if added is None else residual + added
 
 
 def rotary_table(config: ModelConfig, weights: Weights, max_positions: int) -> RotaryTable:

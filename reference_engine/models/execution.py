@@ -131,8 +131,7 @@ class LocalExecutor:
             return None  # a request was swapped out and no other runs
         rows, hidden = batch.wanted_rows, self._hidden(batch)
         if not self._ranks.stage.is_last:
-            # A copy: the next step may overwrite what a graph left while it is on its way.
-            self._ranks.send(total(hidden).clone())
+            self._ranks.send(total(hidden))
             return None
         for first in range(0, len(batch.scored_rows), SLAB_ROWS):
             slab = self._wanted_rows.tensor(batch.scored_rows[first : first + SLAB_ROWS])

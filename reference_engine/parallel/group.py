@@ -5,6 +5,7 @@ uses of torch.distributed in its process, and several engines can share a proces
 """
 
 import datetime as dt
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,8 +24,9 @@ from torch.distributed import (
 from bakeoff.reference_engine.core.ranks import Stage
 from bakeoff.reference_engine.parallel.peer_memory import PeerMemory, peer_memory
 
-TIMEOUT_S = 120.0
-"""Timeout of a collective, in seconds; ranks have equal work, so none is far behind."""
+TIMEOUT_S = 600.0
+"""Timeout of a collective, in seconds: a stage waits while those before it compute a step."""
+_POLL_S = 0.01
 
 Backend = Any  # a torch.distributed process group, whose methods torch's stubs lack
 
@@ -90,7 +92,7 @@ class Group:
             readers = range(shape.size - tensor, shape.size)
             self._tokens = connected("tokens", (0, *readers)) if process in (0, *readers) else None
         self._sent = deque[tuple[Any, torch.Tensor]]()
-        self._num_values = 0
+        self._num_values, self._is_aborted = 0, threading.Event()
         self._to_first = GatherOptions()
         self._to_first.rootRank = 0
         self._from_first = BroadcastOptions()
@@ -111,11 +113,18 @@ class Group:
         return torch.cat(parts)
 
     def least(self, value: int) -> int:
-        """See `Ranks.least`; every process must call it equally often."""
-        name = f"value {self._num_values} of"
+        """See `Ranks.least`; every process must call it equally often.
+
+        Raises:
+            RuntimeError: the group was aborted.
+        """
+        names = [f"value {self._num_values} of {number}" for number in range(self._num_processes)]
         self._num_values += 1
-        self._store.set(f"{name} {self.process}", str(value))
-        return min(int(self._store.get(f"{name} {number}")) for number in range(self._num_processes))
+        self._store.set(names[self.process], str(value))
+        while not self._store.check(names):
+            if self._is_aborted.wait(_POLL_S):
+                raise RuntimeError("another process has ended")
+        return min(int(self._store.get(name)) for name in names)
 
     def broadcast(self, tokens: torch.Tensor) -> torch.Tensor:
         """Process 0's tokens, in place on those that embed them; the others do nothing."""
@@ -148,6 +157,7 @@ class Group:
 
     def abort(self) -> None:
         """Aborts pending collectives, whose results are then undefined; callable from any thread."""
+        self._is_aborted.set()
         peers = self._peers
         if peers is not None:
             peers.abort()

@@ -95,8 +95,10 @@ class Workers:
             error: raised on rank 0.
         """
         wait(self._pipes, _GRACE_S)
-        exited = [self._described(index, _read(pipe)) for index, pipe in enumerate(self._pipes) if pipe.poll()]
-        return _lost(exited or [f"rank 0 failed: {type(error).__name__}: {error}"])
+        exited = {index: self._described(index, _read(pipe)) for index, pipe in enumerate(self._pipes) if pipe.poll()}
+        # Others end because of one that was killed.
+        killed = [described for index, described in exited.items() if (self._processes[index].returncode or 0) < 0]
+        return _lost(killed or [*exited.values()] or [f"rank 0 failed: {type(error).__name__}: {error}"])
 
     def _described(self, index: int, message: bytes | None) -> str:
         process = self._processes[index]

@@ -10,15 +10,14 @@ from collections.abc import Callable
 import torch
 
 from bakeoff.reference_engine.kernels.native import has_triton
+from bakeoff.reference_engine.kernels.operands import CodedRows
 from bakeoff.reference_engine.quantization.matrix import Linear, SlabLinear
 from bakeoff.reference_engine.quantization.row_scales import RowScaledMatrix
 
 E4M3 = torch.float8_e4m3fn
 E5M2 = torch.float8_e5m2
 
-Coded = tuple[torch.Tensor, torch.Tensor]
-"""Codes of rows [rows, columns] and a scale for each, float32 [rows, 1]."""
-Norm = Callable[[torch.Tensor, torch.Tensor | None, torch.Tensor, float], Coded]
+Norm = Callable[[torch.Tensor, torch.Tensor | None, torch.Tensor, float], CodedRows]
 
 _TILE = 16
 """FP8 products need multiples of this many rows and columns of a weight."""
@@ -101,7 +100,7 @@ class Fp8Linear:
         self._scales_inside = device.type == "cuda" and dtype is torch.bfloat16
         self._encode, self._multiply_few, self._max_few = _row_codes, None, 0
         self.norm: Norm | None = None
-        self.silu_mul: Callable[[torch.Tensor], Coded] | None = None
+        self.silu_mul: Callable[[torch.Tensor], CodedRows] | None = None
         if has_triton(device):
             from bakeoff.reference_engine.kernels import row_codes, small_products  # noqa: PLC0415 (needs Triton)
 
@@ -110,7 +109,7 @@ class Fp8Linear:
             if small_products.suits_small_products(weight.codes):
                 self._multiply_few, self._max_few = small_products.multiply, small_products.MAX_ROWS_OF_CODES
 
-    def __call__(self, rows: torch.Tensor | Coded) -> torch.Tensor:
+    def __call__(self, rows: torch.Tensor | CodedRows) -> torch.Tensor:
         """See `Linear`; takes codes, too."""
         codes, scales = self._encode(rows) if isinstance(rows, torch.Tensor) else rows
         if self._multiply_few is not None and 0 < codes.shape[0] <= self._max_few:
@@ -125,7 +124,7 @@ class Fp8Linear:
         return (sums if self._bias is None else sums.add_(self._bias)).to(self._dtype)
 
 
-def _row_codes(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _row_codes(rows: torch.Tensor) -> CodedRows:
     """See `row_codes.scaled_codes`."""
     numbers = rows.float()
-    return _coded(numbers, numbers.abs().amax(1, keepdim=True), E4M3)
+    return CodedRows(*_coded(numbers, numbers.abs().amax(1, keepdim=True), E4M3))

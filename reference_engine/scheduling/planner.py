@@ -49,7 +49,7 @@ def plain_decodes(queues: Queues, cache: KvCache, rules: Rules) -> Step | None:
     Returns:
         None if more has to be decided.
     """
-    running, in_flight = queues.running, queues.in_flight
+    running, in_flight, most = queues.running, queues.in_flight, queues.most_decodes
     if in_flight:
         running = [request for request in running if request.request_id not in in_flight]
     if len(running) > rules.max_num_batched_tokens:
@@ -64,7 +64,7 @@ def plain_decodes(queues: Queues, cache: KvCache, rules: Rules) -> Step | None:
         # left the caches.
         if len(request.token_ids) + pending != start + 1 or start < request.prompt_len or request.draft_token_ids:
             return None
-        if len(chunks) == queues.most_decodes:
+        if len(chunks) == most:
             continue
         blocks = cache.blocks_of(request)
         is_growing = start >= blocks.room
@@ -174,7 +174,7 @@ class Draft:
         start = request.num_computed if hit is None else hit.num_tokens
         length = self.chunk_length(request, start)
         is_piece = length < min(self._rules.least_piece, request.num_tokens - start)
-        if not length or (is_piece and any(chunk.length > 1 for chunk in self._chunks.values())):
+        if not length or (is_piece and any(map(_is_of_prompt, self._chunks.values()))):
             return False
         need = self._cache.need_to_admit(request, hit, start + length)
         if not self._make_room(request, hit, need):
@@ -305,7 +305,12 @@ class Draft:
         return (rank.due_step, rank.number, request.request_id in self._queues.paused, rank.fork)
 
 
+def _is_of_prompt(chunk: Chunk) -> bool:
+    """Whether it is neither a single token nor the verification of drafts."""
+    return chunk.length > 1 and not chunk.drafts
+
+
 def _order(chunk: Chunk) -> tuple[bool, int]:
     """Sort key of a step's chunks; see `Step.chunks`."""
-    is_long = chunk.length > 1 and not chunk.drafts
+    is_long = _is_of_prompt(chunk)
     return is_long, 0 if is_long else chunk.start

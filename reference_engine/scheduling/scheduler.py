@@ -151,10 +151,10 @@ class Scheduler:
         Raises:
             EngineBugError: requests wait that can never be admitted.
         """
-        self._num_steps += 1
         self._queues.in_flight = in_flight
         self._queues.most_decodes = -(-len(self._queues.running) // stages) if stages > 1 else sys.maxsize
         step = self._plan()
+        self._num_steps += bool(step.chunks or step.preempted)
         copies = BlockCopies()
         for request, how in step.preempted:
             self._preempt(request, how, copies)

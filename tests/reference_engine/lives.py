@@ -37,8 +37,9 @@ class Life(RuleBasedStateMachine):
         contiguous=st.booleans(),
         headroom=st.sampled_from([0, 8]),
         piece=st.sampled_from([1, 5]),
+        stages=st.sampled_from([1, 2, 3]),
     )
-    def start(self, blocks, size, seqs, policy, caching, host, visible, contiguous, headroom, piece):
+    def start(self, blocks, size, seqs, policy, caching, host, visible, contiguous, headroom, piece, stages):
         self.room = blocks * size
         run = 1
         if contiguous and len(visible) == 1 and visible[0].window is None:
@@ -57,7 +58,7 @@ class Life(RuleBasedStateMachine):
         self.seqs, self.policy, self.can_fork = seqs, policy, run == 1
         self.live, self.made, self.counts, self.beam_tokens, self.families = {}, 0, Counter(), {}, {}
         self.num_reported = Counter()
-        self.rng = random.Random(blocks)
+        self.rng, self.stages = random.Random(blocks), stages
 
     @rule(
         prompt=st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=20),
@@ -119,7 +120,7 @@ class Life(RuleBasedStateMachine):
         """Sometimes launch ahead, and sometimes verify drafts."""
         engine, queues = self.bench.engine.core, self.bench.scheduler._queues
         engine.overlap = self.policy != "static" and self.rng.random() < 0.7
-        engine._stages = self.rng.choice([1, 1, 1, 2, 3])
+        engine._stages = self.stages
         if self.policy != "static" and self.rng.random() < 0.3:
             for request in queues.running:
                 if request.sampling.beams is None and not request.siblings and self.rng.random() < 0.5:
@@ -204,6 +205,7 @@ def random_life(seed, steps):
         policy=rng.choice(["continuous", "continuous", "no_chunking", "static"]), caching=rng.random() < 0.7,
         host=rng.choice([0, 5, 40]), visible=rng.choice(GROUPS), contiguous=rng.random() < 0.2,
         headroom=rng.choice([0, 8]), piece=rng.choice([1, 5]),
+        stages=rng.choice([1, 1, 2, 3]),
     )  # fmt: skip
     for _ in range(steps):
         if rng.random() < 0.35:

@@ -152,6 +152,8 @@ class RememberingRunner:
         for chunk, expected in zip(step.chunks, numbers, strict=True):
             request = chunk.request
             assert chunk.end < request.prompt_len + request.sampling.max_tokens, "the last token is never fed back"
+            if chunk.length > 1 and not chunk.drafts:
+                assert chunk.end <= len(request.token_ids), "only a single token may be one that the host does not know"
             for slot, position in self.places(chunk, range(chunk.start, chunk.end)):
                 self.slots[slot] = expected[position]
         for chunk, expected in zip(step.chunks, numbers, strict=True):

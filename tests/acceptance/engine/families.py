@@ -3,8 +3,9 @@
     python -m tests.acceptance.engine.families [--prompts 20] [--tokens 64] [--only NAME] [--case NAME]
 
 Transformers runs each prompt alone. The engine runs them alone and in batches, with several block sizes and chunk
-budgets, with so few blocks that requests are recomputed or swapped, and with tensor parallelism in two processes (over
-gloo, or over NCCL on two GPUs; skipped on one GPU). Each case runs twice, the second time with cached prefixes. A
+budgets, with so few blocks that requests are recomputed or swapped, and with several processes (over gloo, or over NCCL
+on as many GPUs; skipped on fewer): tensor, pipeline, expert and context parallelism, as far as a family can be parted.
+``--case parallel`` runs these only. Each case runs twice, the second time with cached prefixes. A
 difference is excused only if Transformers' two best log-probabilities are within 1e-4; the prompt is not compared
 further. The last line of the output is one JSON object; the exit status is 0 if every goal is met.
 """
@@ -18,7 +19,9 @@ from pathlib import Path
 
 import torch
 
+from bakeoff.reference_engine.core.config import EngineConfig
 from bakeoff.reference_engine.loading.safetensors import read_config
+from bakeoff.reference_engine.models.config_readers import MoeConfig
 from bakeoff.reference_engine.offline import load_engine
 from benchmarks.bars import Bars
 from tests.acceptance.engine.parity import Tally, Truth, compare, transformers_greedy
@@ -33,7 +36,12 @@ from tests.reference_engine.models.tiny_families import (
 )
 
 LONGEST = 150  # tokens of a prompt
-PARALLEL = "tensor parallel 2"
+PARALLEL = {
+    "tensor 2": {"tensor_parallel_size": 2}, "pipeline 2": {"pipeline_parallel_size": 2},
+    "2 stages of 2": {"tensor_parallel_size": 2, "pipeline_parallel_size": 2},
+    "whole experts 2": {"tensor_parallel_size": 2, "expert_parallel": True},
+    "contexts 2": {"context_parallel_size": 2, "max_num_batched_tokens": 512},
+}  # fmt: skip
 CASES = {
     "alone": {"max_num_seqs": 1, "max_num_batched_tokens": 512, "block_size": 16},
     "blocks of 16": {"max_num_batched_tokens": 64, "block_size": 16},
@@ -42,7 +50,7 @@ CASES = {
     "preempted, 1": {"max_num_batched_tokens": 16, "block_size": 1, "num_blocks": None},
     "swapped, 16": {"max_num_batched_tokens": 32, "block_size": 16, "num_blocks": None, "preemption": "swap"},
     "swapped, 1": {"max_num_batched_tokens": 16, "block_size": 1, "num_blocks": None, "preemption": "swap"},
-    PARALLEL: {"max_num_batched_tokens": 64, "block_size": 16, "tensor_parallel_size": 2},
+    **{name: {"max_num_batched_tokens": 64, "block_size": 16} | settings for name, settings in PARALLEL.items()},
 }
 
 
@@ -87,6 +95,17 @@ def run(
     return tally, counts
 
 
+def suits(directory: Path, case: str, device: str) -> bool:
+    """Whether a family can be parted as a case wants, and there are enough GPUs."""
+    settings, model = CASES[case], read_config(directory)
+    if settings.get("expert_parallel") and not isinstance(model, MoeConfig):
+        return False
+    config = EngineConfig(model=str(directory), **settings)
+    if config.pipeline_parallel_size > 1 and (model.num_hidden_layers < 2 or model.cla_factor > 1):
+        return False
+    return device == "cpu" or config.num_ranks <= torch.cuda.device_count()
+
+
 def check(name: str, cases: list[str], prompts: list[list[int]], length: int, device: str, bars: Bars) -> Counter:
     """Compare one family in some cases; prints a line for each."""
     total = Counter()
@@ -94,7 +113,7 @@ def check(name: str, cases: list[str], prompts: list[list[int]], length: int, de
         model = make_family(name)
         directory = write_checkpoint(Path(folder), model)
         truths = [transformers_greedy(model, prompt, length) for prompt in prompts]
-        for case in cases:
+        for case in filter(lambda case: suits(directory, case, device), cases):
             tally, counts = run(directory, case, prompts, truths, device)
             total += counts + Counter(different=tally.different, excused=tally.excused)
             columns = [tally.equal, tally.excused, tally.different, *(counts[key] for key in COUNTED)]
@@ -111,7 +130,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=20)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--only", choices=FAMILIES)
-    parser.add_argument("--case", choices=CASES)
+    parser.add_argument("--case", choices=[*CASES, "parallel"])
     parser.add_argument(
         "--device", choices=("cpu", "cuda"), default="cpu", help="of the engine; Transformers runs on the CPU"
     )
@@ -119,9 +138,7 @@ def main() -> None:
     prompts, bars = make_prompts(options.prompts), Bars()
     heads = ("equal", "excused", "differ", "preempt", "swap", "cached")
     print(f"{'family':<30}{'case':<19}" + "".join(f"{head:>9}" for head in heads) + f"{'seconds':>8}")
-    cases = [options.case] if options.case else list(CASES)
-    if options.device == "cuda" and torch.cuda.device_count() < 2 and PARALLEL in cases:
-        cases.remove(PARALLEL)
+    cases = [*PARALLEL] if options.case == "parallel" else [options.case] if options.case else [*CASES]
     totals = {
         name: check(name, cases, prompts, options.tokens, options.device, bars)
         for name in ([options.only] if options.only else FAMILIES)

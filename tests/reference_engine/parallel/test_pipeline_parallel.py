@@ -2,6 +2,7 @@
 
 import dataclasses
 import random
+from concurrent.futures import ThreadPoolExecutor
 
 import psutil
 import pytest
@@ -28,10 +29,11 @@ from bakeoff.reference_engine.models.execution import Batch, LocalExecutor
 from bakeoff.reference_engine.models.registry import build_model
 from bakeoff.reference_engine.models.sharding import layers_of_stage
 from bakeoff.reference_engine.offline import LLM, generate, load_engine
-from bakeoff.reference_engine.parallel.group import Shape
+from bakeoff.reference_engine.parallel.group import Shape, connect
 from tests.reference_engine.models.tiny_families import make_family
 
 CPU = torch.device("cpu")
+DEATH_S = 20.0  # more than noticing takes
 GREEDY = SamplingParams(max_tokens=12, temperature=0.0)
 PROMPTS = [[5], [*range(3, 43)], [9, 8, 7, 6]]
 
@@ -178,6 +180,17 @@ def test_models_that_cannot_be_parted_are_refused(checkpoint_dir, tiny_config, m
     wanted = {"tensor_parallel_size": 2, "pipeline_parallel_size": 2, "device": "cuda"}
     with pytest.raises(ConfigError, match="2 times --pipeline-parallel-size 2 wants as many GPUs, torch finds 3"):
         resolve_config(tiny_config(**wanted), model)
+
+
+def test_waiting_for_the_least_ends_with_the_group(tmp_path):
+    """A process that cannot load its part never names its number."""
+    with ThreadPoolExecutor(2) as pool:
+        groups = list(pool.map(lambda process: connect(tmp_path, process, Shape(1, 2), CPU), range(2)))
+        waiting = pool.submit(groups[0].least, 7)
+        groups[0].abort()
+        with pytest.raises(RuntimeError, match="another process has ended"):
+            waiting.result(DEATH_S)
+    groups[1].abort()
 
 
 def test_two_processes_answer_as_one_and_end_with_the_model(checkpoint_dir, tiny_engine):

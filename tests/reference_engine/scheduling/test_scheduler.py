@@ -46,6 +46,13 @@ def test_a_prompt_does_not_begin_with_a_short_piece_beside_another(bench):
     b.step()
     b.add(request("late", prompt=9))
     assert b.steps(1)[0][-1] == ("late", 0, 3)  # beside decodes alone it does
+    b = bench(tokens=10, least_piece=4)
+    drafting = request("drafting", prompt=1, output=9)
+    b.add(drafting)
+    b.step()
+    drafting.draft_token_ids = [7] * 6
+    b.add(request("late", prompt=9))
+    assert b.steps(1) == [[("drafting", 1, 7), ("late", 0, 3)]]  # and beside drafts, which are no prompt
 
 
 def test_newcomers_are_admitted_in_order_and_only_up_to_max_num_seqs(bench):
