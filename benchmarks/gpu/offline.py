@@ -7,7 +7,8 @@ full run of it. The floor is the time that `reference_engine.models.costs` compu
 matrix products, which are measured first.
 
 With ``--quantization`` all weights of the checkpoint but embedding and head are codes: int4 in groups of 128, or fp8
-with a scale for each output, and activations with one for each token. Joules are those of the GPU's own counter.
+with a scale for each output, and activations with one for each token. Joules are those of the GPUs' own counters: hide
+GPUs that no engine uses by ``CUDA_VISIBLE_DEVICES``.
 
 A call ends when ``--budget-s`` is over. Its measurements are in ``--out``; the same command continues from there, and
 measures the reference engine again if its code has changed.
@@ -16,6 +17,7 @@ measures the reference engine again if its code has changed.
 import argparse
 import hashlib
 import json
+import os
 import random
 import statistics
 import sys
@@ -25,10 +27,13 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import pynvml
 import torch
 
+from bakeoff.harness.host.gpu import open_gpus, visible_to
+from bakeoff.reference_engine.models.config_readers import config_from_hf
+from bakeoff.reference_engine.models.costs import Machine, ModelCosts
 from benchmarks.bars import Bars
+from benchmarks.gpu.parts.checkpoint import write_checkpoint
 from benchmarks.gpu.sides.side import OutOfTimeError, Side, SideEndedError
 
 LLAMA_8B: dict[str, Any] = {
@@ -136,13 +141,9 @@ def setup_of(engine: str, options: argparse.Namespace) -> str:
 
 
 def energy_meter() -> Callable[[], float | None]:
-    """Reads the joules that the first GPU has used; None without one."""
-    try:
-        pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-    except pynvml.NVMLError:
-        return lambda: None
-    return lambda: pynvml.nvmlDeviceGetTotalEnergyConsumption(handle) / 1e3
+    """Reads the joules that the GPUs which the engines may use have used since they started; None without one."""
+    gpus = visible_to(os.environ.get("CUDA_VISIBLE_DEVICES"), open_gpus()[0])
+    return lambda: sum(gpu.nvml.nvmlDeviceGetTotalEnergyConsumption(gpu.handle) for gpu in gpus) / 1e3 if gpus else None
 
 
 def measure(
@@ -205,9 +206,6 @@ def floors(results: Results, cells: Sequence[Cell], options: argparse.Namespace)
     """Fewest seconds in which this machine can compute each cell; empty for codes, and before it is measured."""
     if options.quantization or not results.of("machine"):
         return {}
-    from bakeoff.reference_engine.models.config_readers import config_from_hf  # noqa: PLC0415
-    from bakeoff.reference_engine.models.costs import Machine, ModelCosts  # noqa: PLC0415  (imports torch)
-
     machine = results.of("machine")[0]
     value_bytes = 4 if options.dtype == "float32" else 2
     costs = ModelCosts(config_from_hf(options.raw, "config"), value_bytes, value_bytes)
@@ -257,8 +255,6 @@ def joules_ratio(results: Results, cell: Cell) -> float | None:
 
 def checkpoint_of(options: argparse.Namespace) -> Path:
     """The folder of the checkpoint, which is written if it is missing."""
-    from benchmarks.gpu.parts.checkpoint import write_checkpoint  # noqa: PLC0415  (imports torch)
-
     model = hashlib.sha256(json.dumps([options.raw, options.quantization]).encode()).hexdigest()[:8]
     device = options.device if options.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     began = time.perf_counter()

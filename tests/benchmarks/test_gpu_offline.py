@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from bakeoff.harness.host.gpu import open_gpus
 from bakeoff.reference_engine.loading.checkpoint import open_checkpoint
 from bakeoff.reference_engine.loading.dummy import DummyWeights
 from bakeoff.reference_engine.models.config_readers import config_from_hf
@@ -25,6 +26,7 @@ from benchmarks.gpu.offline import (
 )
 from benchmarks.gpu.parts.checkpoint import FormatName, write_checkpoint
 from benchmarks.gpu.sides.side import OutOfTimeError
+from tests.harness.fake_nvml import FakeNvml
 
 SMALL, PREFILL = Cell(2, 8, 4), Cell(4, 16, 1)
 SETUPS = {"ours": "a", "vllm": "b", "hf": "c", "machine": "d"}
@@ -139,6 +141,19 @@ def test_joules_are_those_of_the_measured_run(path: Path):
     assert [record["joules"] for record in results.of("ours", SMALL)] == [3.0, 4.0]
     _, row = energy_table(results, [SMALL], ["ours"])
     assert row.split() == ["2,8,4", "437.5", "–"]  # 3.5 J for 8 tokens
+
+
+def test_the_meter_counts_the_gpus_that_the_engines_may_use(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(offline, "open_gpus", lambda: open_gpus(FakeNvml(count=3)))
+    read = {}
+    for visible in ("0", "0,2", None):
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        if visible is not None:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        read[visible] = offline.energy_meter()()
+    assert [read["0,2"], read[None]] == [2 * read["0"], 3 * read["0"]]
+    monkeypatch.setattr(offline, "open_gpus", lambda: ([], "no GPU"))
+    assert offline.energy_meter()() is None
 
 
 def test_a_changed_option_or_changed_code_of_ours_is_another_setup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
