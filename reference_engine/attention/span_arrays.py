@@ -47,7 +47,7 @@ class SpanArrays:
     @functools.cached_property
     def _spans(self) -> IntArray:
         """Number of each new token's span."""
-        return np.arange(len(self.lengths)).repeat(self.lengths)
+        return _copies(self.lengths)[0]
 
     @functools.cached_property
     def num_decodes(self) -> int:
@@ -78,9 +78,8 @@ class SpanArrays:
             int32 [tiles, 4]: first row, tokens, position of the first one, index in `tables` of the sequence's blocks.
         """
         lengths = self.lengths[spans]
-        counts = _tile_counts(lengths, tokens)
-        span = np.arange(len(lengths)).repeat(counts)
-        offsets = (np.arange(len(span)) - (counts.cumsum() - counts)[span]) * tokens
+        span, number = _copies(-(-lengths // tokens))
+        offsets = number * tokens
         columns = (
             self.rows[spans][span] + offsets,
             np.minimum(lengths[span] - offsets, tokens),
@@ -102,22 +101,21 @@ def listed_parts(
     """
     is_split = splits > 1
     places = np.where(is_split, splits, 0) * tokens
-    ends = places.cumsum()
-    tile = np.arange(len(tiles)).repeat(splits)
+    first_places = places.cumsum() - places
+    tile, number = _copies(splits)
     parts = np.zeros((len(tile), PART_WIDTH), np.int32)
     parts[:, :4] = tiles[tile]
-    parts[:, 4] = np.arange(len(tile)) - (splits.cumsum() - splits)[tile]
-    parts[:, 5], parts[:, 6] = splits[tile], (ends - places)[tile]
-    lengths = np.where(is_split, tiles[:, 1], 0)
-    tile = np.arange(len(tiles)).repeat(lengths)
-    token = np.arange(len(tile)) - (lengths.cumsum() - lengths)[tile]
+    parts[:, 4], parts[:, 5], parts[:, 6] = number, splits[tile], first_places[tile]
+    tile, token = _copies(np.where(is_split, tiles[:, 1], 0))
     rows = np.zeros((len(tile), ROW_WIDTH), np.int32)
-    rows[:, 0], rows[:, 1], rows[:, 2] = tiles[tile, 0] + token, (ends - places)[tile] + token, splits[tile]
-    return parts, rows, int(ends[-1]) if len(ends) else 0
+    rows[:, 0], rows[:, 1], rows[:, 2] = tiles[tile, 0] + token, first_places[tile] + token, splits[tile]
+    return parts, rows, int(places.sum())
 
 
-def _tile_counts(lengths: IntArray, tokens: int) -> IntArray:
-    return -(-lengths // tokens)
+def _copies(counts: IntArray) -> tuple[IntArray, IntArray]:
+    """Each index as often as `counts` says, and the number of each copy among those of its index."""
+    index = np.arange(len(counts)).repeat(counts)
+    return index, np.arange(len(index)) - (counts.cumsum() - counts)[index]
 
 
 def to_device(parts: Sequence[NDArray[np.int32]], device: torch.device) -> list[torch.Tensor]:

@@ -300,7 +300,7 @@ class Chunks:
         self._arrays, self._attention, self._storage = arrays, attention, attention.storage
         self._may_be_dense = may_be_dense and self._storage.dtype in _SDPA_DTYPES
         self._takes_past_apart = has_cudnn_attention(self._storage)
-        self._numbers = np.arange(first, len(arrays.lengths))
+        self._numbers, self._num_tokens = np.arange(first, len(arrays.lengths)), int(arrays.lengths.sum())
         self._work: dict[tuple[int, int, bool], ChunkWork] = {}
         self._dense: dict[int, list[DenseChunks]] = {}
 
@@ -318,7 +318,7 @@ class Chunks:
             queries: of the layer.
             with_dense: whether to include the chunks that `dense` returns.
         """
-        tokens = self._attention.tokens_per_tile(int(self._arrays.lengths.sum()), queries)
+        tokens = self._attention.tokens_per_tile(self._num_tokens, queries)
         key = (group, tokens, with_dense)
         if key not in self._work:
             numbers = self._numbers

@@ -63,13 +63,13 @@ class EngineConfig:
     ] = 1
     pipeline_parallel_size: Annotated[
         int,
-        "stages that share out the layers, of as many processes each as --tensor-parallel-size; on CUDA requests take "
-        "turns, so that all stages compute at once",
+        "stages that each have some of the layers, in --tensor-parallel-size processes; on CUDA all stages compute at "
+        "once, for different requests",
     ] = 1
     context_parallel_size: Annotated[
         int,
-        "processes with the whole model each that share out the tokens of long steps, for the first token of long "
-        "prompts; others of these sizes must be 1",
+        "processes that each have the whole model and share out the tokens of long prompts; needs "
+        "--tensor-parallel-size 1 and --pipeline-parallel-size 1",
     ] = 1
     expert_parallel: Annotated[
         bool, "give each process of --tensor-parallel-size whole experts instead of a part of each"

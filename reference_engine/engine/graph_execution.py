@@ -6,6 +6,7 @@ which smaller steps are padded; everything else that differs between steps is in
 
 import bisect
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -34,6 +35,9 @@ _MIXED_DECODES = (0, 16, 64, MAX_DECODES)
 """Numbers of decodes beside prompts: with few decodes, more programs share the keys of each."""
 _SPARE_TILES = 16
 """Tiles beyond the full ones: each chunk of a prompt may end in a partial tile."""
+
+_WIDTHS = (1, 4, PART_WIDTH, ROW_WIDTH)
+"""Numbers in a row of each kind of a group's inputs."""
 
 Capture = Callable[[Callable[[], None]], Callable[[], None]]
 """Records the launches of a function; returns a function that repeats them."""
@@ -292,12 +296,18 @@ class StepInputs:
         self.attention, self.num_tokens = attention, num_tokens
         self._num_groups, self._num_decodes = len(storage.layout.groups), max_decodes
         self._has_chunks = has_chunks
-        # Of one token each at worst.
-        self._num_parts = [
-            has_chunks * (num_tokens + _SPARE_TILES + attention.most_chunk_parts(group))
+        # Rows of slots, decodes, parts and rows of each group; tiles have one token each at worst.
+        self._heights = [
+            (
+                num_tokens,
+                max_decodes,
+                has_chunks * (num_tokens + _SPARE_TILES + attention.most_chunk_parts(group)),
+                has_chunks * num_tokens,
+            )
             for group in range(self._num_groups)
         ]
-        self._num_fixed = 4 * num_tokens + sum(map(sum, map(self._group_sizes, range(self._num_groups))))
+        numbers = (math.prod(pair) for heights in self._heights for pair in zip(heights, _WIDTHS, strict=True))
+        self._num_fixed = 4 * num_tokens + sum(numbers)
         most_blocks = max_decodes * self._num_groups * -(-max_tokens // storage.block_size)
         self._buffer = torch.zeros(self._num_fixed + most_blocks, dtype=torch.int32, device=storage.device)
         self.token_ids, self.positions, self._groups = self._columns(self._buffer, torch.int64)
@@ -347,7 +357,7 @@ class StepInputs:
         """What the model reads."""
         if self._rows is None:
             return self.token_ids[:count]
-        # The layers change it in place, as long as a graph may be repeated.
+        # A copy: the layers change it in place, and would add to the rows of padding, which never come anew, each time.
         return self._rows[:count].clone()
 
     def step(self, shape: GraphShape) -> TritonStep:
@@ -379,26 +389,16 @@ class StepInputs:
         most_tiles = shape.tokens // self._tile_tokens(shape, group) + _SPARE_TILES
         return most_tiles + self.attention.most_chunk_parts(group)
 
-    def _group_sizes(self, group: int) -> Sequence[int]:
-        """Numbers in the columns of a group."""
-        return (
-            self.num_tokens,
-            4 * self._num_decodes,
-            PART_WIDTH * self._num_parts[group],
-            ROW_WIDTH * self.num_tokens * self._has_chunks,
-        )
-
     def _columns(self, buffer: Any, int64: Any) -> tuple[Any, Any, list[list[Any]]]:  # noqa: ANN401
         """Views of a NumPy array or a tensor: token ids, positions; for each group slots, decodes, parts and rows."""
         token_ids, positions = buffer[: 4 * self.num_tokens].view(int64).reshape(2, self.num_tokens)
         first, groups = 4 * self.num_tokens, list[list[Any]]()
         for group in range(self._num_groups):
             columns = list[Any]()
-            for size, width in zip(self._group_sizes(group), (1, 4, PART_WIDTH, ROW_WIDTH), strict=True):
-                columns.append(
-                    buffer[first : first + size] if width == 1 else buffer[first : first + size].reshape(-1, width)
-                )
-                first += size
+            for height, width in zip(self._heights[group], _WIDTHS, strict=True):
+                columns.append(buffer[first : first + height * width].reshape(height, width))
+                first += height * width
+            columns[0] = columns[0].reshape(-1)  # slots are numbers, not rows
             groups.append(columns)
         return token_ids, positions, groups
 

@@ -16,7 +16,7 @@ from bakeoff.reference_engine.models.experts import feed_forward
 from bakeoff.reference_engine.models.linear import Linear, make_linear
 from bakeoff.reference_engine.models.names import layer_prefix
 from bakeoff.reference_engine.models.rope import halves_from_pairs
-from bakeoff.reference_engine.models.sharding import layers_of_stage
+from bakeoff.reference_engine.models.sharding import place_in_stage
 from bakeoff.reference_engine.models.weights import Weights
 
 _LATENT_EPS = 1e-6  # of the norms of latents, independent of rms_norm_eps
@@ -27,7 +27,7 @@ class LatentAttention:
 
     def __init__(self, config: DeepseekConfig, index: int, weights: Weights) -> None:
         prefix = f"{layer_prefix(index)}self_attn."
-        self._place = index - layers_of_stage(config, weights.ranks.stage).start
+        self._place = place_in_stage(config, index, weights.ranks.stage)
         self._config, self._kernels = config, weights.kernels
         self._scoring = Scoring(config.attention_scale)
         self._query = _query_projection(config, prefix, weights)

@@ -9,7 +9,7 @@ from bakeoff.reference_engine.kernels.scoring import PLAIN, Scoring
 from bakeoff.reference_engine.models.decoder import Rotations
 from bakeoff.reference_engine.models.linear import norm_for
 from bakeoff.reference_engine.models.names import layer_prefix
-from bakeoff.reference_engine.models.sharding import layers_of_stage
+from bakeoff.reference_engine.models.sharding import place_in_stage
 from bakeoff.reference_engine.models.weights import Weights
 
 
@@ -38,7 +38,7 @@ class GroupedQueryAttention:
     ) -> None:
         prefix = f"{layer_prefix(index)}self_attn."
         self._shares = config.shared_layer(index) is not None
-        self._place, self._scoring = index - layers_of_stage(config, weights.ranks.stage).start, scoring
+        self._place, self._scoring = place_in_stage(config, index, weights.ranks.stage), scoring
         self._rotation = None if index in config.unrotated_layers else rotation
         self._apply_rope = weights.kernels.apply_rope
         self._queries, self._keys = config.num_attention_heads, 0 if self._shares else config.num_key_value_heads

@@ -27,6 +27,11 @@ def layers_of_stage(config: ModelConfig, stage: Stage) -> range:
     return stage.layers(total, config.vocab_size / (3 * config.hidden_size + 3 * width))
 
 
+def place_in_stage(config: ModelConfig, index: int, stage: Stage) -> int:
+    """The place of a layer among those of its stage."""
+    return index - layers_of_stage(config, stage).start
+
+
 def config_of_rank(config: ModelConfig, size: int, *, whole_experts: bool = False) -> ModelConfig:
     """The config with the attention heads of one of `size` ranks, and so with its share of the KV cache.
 

@@ -144,9 +144,9 @@ class Scheduler:
         """The next step, and the block copies that it needs first. It has no chunks when there is no work.
 
         Args:
-            in_flight: ids of requests that steps in flight compute; this one leaves them out.
-            stages: of a pipeline, among which the running sequences are to be spread; a step decodes so many at most
-                that as many steps decode all.
+            in_flight: ids of requests that this step must leave out, because steps in flight compute them.
+            stages: of a pipeline. A step decodes at most one share of the running sequences, of as many shares as
+                there are stages.
 
         Raises:
             EngineBugError: requests wait that can never be admitted.

@@ -114,10 +114,12 @@ def attention_errors() -> Iterator[tuple[str, float]]:
     for number, (kind, group, kv_heads, dim, size, visible, dtype) in enumerate(plain + QUANTISED):
         decodes = [[(rng.randrange(900), 1) for _ in range(count)] for count in (1, 3, 20, 150)]
         chunks = [(0, 1), (0, 300), (rng.randrange(700), 130), (5, 2), (0, 17)]
-        mixed = [(0, 1), (1023, 1), (400, 1), (0, 1300), (3300, 1100), *chunks[1:], (3, 1)]
+        mixed = [(0, 1), (1023, 1), (400, 1), (0, 1300), *chunks[1:], (3, 1)]
         for shape in (*decodes, chunks[1:], mixed):
             layout = CacheLayout((LayerLayout(kv_heads, dim, dim, visible),))
             yield f"attention {number}, {kind}", attention_error(layout, shape, group, size, dtype, kind)
+    long_past = CacheLayout((LayerLayout(8, 128, 128, EVERYTHING),))
+    yield "attention behind a long past", attention_error(long_past, [(5, 1), (3300, 1100)], 4, 16, torch.bfloat16)
     for name, kv_heads, dim, visible, soft_cap, has_sinks, looks_apart in SCORED:
         scoring = Scoring(soft_cap=soft_cap, sinks=2 * torch.randn(8, device=CUDA) if has_sinks else None)
         layout = CacheLayout((LayerLayout(kv_heads, dim, dim, visible),))

@@ -1,8 +1,7 @@
-"""Processes with the whole model each, which share out the tokens of long steps; threads here, but for one test."""
+"""Processes with the whole model each, which share out the tokens of long steps; they are threads here."""
 
 from collections import Counter
 
-import psutil
 import pytest
 import torch
 from hypothesis import given
@@ -14,7 +13,7 @@ from bakeoff.reference_engine.core.ranks import Alone
 from bakeoff.reference_engine.core.request import SamplingParams
 from bakeoff.reference_engine.errors import ConfigError
 from bakeoff.reference_engine.models import execution
-from bakeoff.reference_engine.offline import LLM, generate, load_engine
+from bakeoff.reference_engine.offline import generate, load_engine
 from tests.reference_engine.models.tiny_families import make_family
 
 GREEDY = SamplingParams(max_tokens=12, temperature=0.0)
@@ -90,15 +89,3 @@ def test_what_parts_the_model_or_needs_all_tokens_is_refused(tiny_config):
         tiny_config(context_parallel_size=2, tensor_parallel_size=2)
     with pytest.raises(ConfigError, match=r"--kv-budget .* --context-parallel-size may part them; choose one"):
         tiny_config(context_parallel_size=2, kv_budget=8, enable_prefix_caching=False)
-
-
-def test_two_processes_answer_as_one_and_end_with_the_model(checkpoint_dir, tiny_engine):
-    prompts = [[number % 190 + 3 for number in range(150)], [5, 6]]
-    settings = {"dtype": "float32", "num_blocks": 64, "max_num_seqs": 8, "threads": 1, "max_num_batched_tokens": 256}
-    with LLM(checkpoint_dir, **settings, context_parallel_size=2) as llm:
-        (worker,) = psutil.Process().children()
-        answers = llm.generate(prompts, GREEDY, ignore_eos=True)
-    assert not worker.is_running()
-    assert [answer.completions[0].token_ids for answer in answers] == outputs_of(
-        tiny_engine(max_num_batched_tokens=256), prompts
-    )

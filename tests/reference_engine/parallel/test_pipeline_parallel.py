@@ -1,10 +1,9 @@
-"""Stages are threads in tests of numbers, and processes in the one of how they start and end."""
+"""Stages are threads here; `test_tensor_parallel.py` starts them as processes."""
 
 import dataclasses
 import random
 from concurrent.futures import ThreadPoolExecutor
 
-import psutil
 import pytest
 import torch
 from hypothesis import given
@@ -28,7 +27,7 @@ from bakeoff.reference_engine.loading.safetensors import SafetensorsDirectory
 from bakeoff.reference_engine.models.execution import Batch, LocalExecutor
 from bakeoff.reference_engine.models.registry import build_model
 from bakeoff.reference_engine.models.sharding import layers_of_stage
-from bakeoff.reference_engine.offline import LLM, generate, load_engine
+from bakeoff.reference_engine.offline import generate, load_engine
 from bakeoff.reference_engine.parallel.group import Shape, connect
 from tests.reference_engine.models.tiny_families import make_family
 
@@ -191,12 +190,3 @@ def test_waiting_for_the_least_ends_with_the_group(tmp_path):
         with pytest.raises(RuntimeError, match="another process has ended"):
             waiting.result(DEATH_S)
     groups[1].abort()
-
-
-def test_two_processes_answer_as_one_and_end_with_the_model(checkpoint_dir, tiny_engine):
-    settings = {"dtype": "float32", "num_blocks": 64, "max_num_seqs": 8, "threads": 1, "pipeline_parallel_size": 2}
-    with LLM(checkpoint_dir, **settings) as llm:
-        (worker,) = psutil.Process().children()
-        answers = llm.generate(PROMPTS, GREEDY, ignore_eos=True)
-    assert not worker.is_running()
-    assert [answer.completions[0].token_ids for answer in answers] == outputs_of(tiny_engine())

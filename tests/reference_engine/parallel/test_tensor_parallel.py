@@ -247,13 +247,16 @@ def test_cores_are_shared(tiny_config):
     assert threads == [3, 1, 1]
 
 
-def test_two_processes_answer_as_one_and_end_with_the_model(checkpoint_dir, tiny_engine):
-    settings = {"dtype": "float32", "num_blocks": 64, "max_num_seqs": 8, "threads": 1, "tensor_parallel_size": 2}
-    with LLM(checkpoint_dir, **settings) as llm:
+@pytest.mark.parametrize("form", ["tensor", "pipeline", "context"])
+def test_two_processes_answer_as_one_and_end_with_the_model(checkpoint_dir, tiny_engine, form):
+    settings = {"dtype": "float32", "num_blocks": 64, "max_num_seqs": 8, "threads": 1, "max_num_batched_tokens": 256}
+    prompts = [*PROMPTS, [number % 190 + 3 for number in range(150)]]  # long enough for two processes to share it out
+    with LLM(checkpoint_dir, **settings, **{f"{form}_parallel_size": 2}) as llm:
         (worker,) = children()
-        answers = llm.generate(PROMPTS, GREEDY, ignore_eos=True)
+        answers = llm.generate(prompts, GREEDY, ignore_eos=True)
     assert not worker.is_running()
-    assert [answer.completions[0].token_ids for answer in answers] == outputs_of(tiny_engine())
+    expected = generate(tiny_engine(max_num_batched_tokens=256), prompts, [GREEDY] * len(prompts))
+    assert [answer.completions[0].token_ids for answer in answers] == expected
 
 
 def test_a_model_that_is_forgotten_takes_its_processes_along(tiny_engine):
