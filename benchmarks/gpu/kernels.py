@@ -6,7 +6,7 @@ attention. Times: medians of graph replays on random data that does not fit into
 or of 680 TFLOP/s for chunks and prefill. Quantised weights: the products that the engine chooses. Sampling is checked
 against the sampler on the host and must never wait for the device. Batch invariance: tokens of requests alone and in a
 batch, which must be equal, and the speed of that mode beside the default's; this part needs the other packages of the
-engine, too. ``--sweep`` tries other tile shapes, ``--only`` runs one part.
+engine, too. Experts: beside torch's grouped products. ``--sweep`` tries other tile shapes, ``--only`` runs one part.
 """
 
 import argparse
@@ -17,10 +17,11 @@ from pathlib import Path
 import torch
 
 from benchmarks.bars import Bars
-from benchmarks.gpu.parts import coded, correctness, sampling, timing
+from benchmarks.gpu.parts import coded, correctness, experts, sampling, timing
 
 BOUNDS = {
-    "argmax": 0, "replace_pending": 0, "graph tokens": 0, "float32 logits": 1e-4, "graph logits torch.float32": 1e-3,
+    "argmax": 0, "replace_pending": 0, "graph tokens": 0, "sums without experts": 0, "float32 logits": 1e-4,
+    "graph logits torch.float32": 1e-3,
     "graph logits torch.bfloat16": 0.1,  # each layer adds roundings
     "attention behind a long past": 1.5e-2,  # the results of its pieces are rounded to bf16
     "sampled tokens": 0, "sampling waits": 0,
@@ -82,7 +83,9 @@ def check_coded_times(bars: Bars, *, sweep: bool) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sweep", action="store_true", help="try other pipeline depths and tiles")
-    parser.add_argument("--only", choices=["correctness", "times", "coded", "sampling", "invariance"], help="one part")
+    parser.add_argument(
+        "--only", choices=["correctness", "times", "coded", "experts", "sampling", "invariance"], help="one part"
+    )
     parser.add_argument("--model", type=Path, help="a checkpoint for batch invariance; default: small random models")
     options = parser.parse_args()
     bars = Bars()
@@ -92,12 +95,17 @@ def main() -> None:
             bars,
             correctness.rows_errors(),
             correctness.attention_errors(),
+            experts.errors(),
             correctness.graph_errors(torch.float32),
             correctness.graph_errors(torch.bfloat16),
         )
     if options.only in {None, "coded"}:
         check(bars, coded.errors())
         check_coded_times(bars, sweep=options.sweep)
+    if options.only in {None, "experts"}:
+        check(bars, experts.errors())
+        with torch.inference_mode():
+            show("experts of a layer", "us", experts.times())
     if options.only in {None, "sampling"}:
         check(bars, sampling.errors())
         with torch.inference_mode():

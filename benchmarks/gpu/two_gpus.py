@@ -1,4 +1,4 @@
-"""Tensor and pipeline parallelism over two GPUs: tokens beside those of one GPU, and the speed of both.
+"""Parallelism over two GPUs: tokens beside those of one GPU, and the speed of tensors and stages in parallel.
 
     python -m benchmarks.gpu.two_gpus [--layers 8] [--models llama gemma3]
 
@@ -23,11 +23,12 @@ CLOSE = {"bfloat16": 0.1, "float32": 1e-3}
 Cells = dict[tuple[int, int, int], float]
 """Requests, prompt tokens and output tokens; and how many times as fast two GPUs should be."""
 TENSOR, PIPELINE = {"tensor_parallel_size": 2}, {"pipeline_parallel_size": 2}
+CONTEXT, EXPERTS = {"context_parallel_size": 2}, {"expert_parallel": True, **TENSOR}
 TENSOR_CELLS: Cells = {(1, 128, 128): 1.5, (64, 1024, 128): 1.55, (4, 8000, 1): 1.65}
 PIPELINE_CELLS: Cells = {(256, 1024, 128): 1.45, (16, 4000, 1): 1.45}
 
 
-def tokens_off(raw: dict[str, object], dtype: str, **shape: int) -> float:
+def tokens_off(raw: dict[str, object], dtype: str, **shape: object) -> float:
     """Share of the tokens of two GPUs that one GPU finds less likely than its own choice, beyond roundings."""
     rng = random.Random(1)
     prompts = [[rng.randrange(2000) for _ in range(rng.randint(1, PROMPT_TOKENS))] for _ in range(PROMPTS)]
@@ -49,9 +50,11 @@ def tokens_off(raw: dict[str, object], dtype: str, **shape: int) -> float:
 
 def compare_tokens(bars: Bars, names: list[str]) -> None:
     cases = [(name, "bfloat16", TENSOR) for name in names]
-    cases += [("llama", "float32", TENSOR), ("llama", "float32", PIPELINE), ("gemma3", "bfloat16", PIPELINE)]
+    cases += [("llama", "float32", shape) for shape in (TENSOR, PIPELINE, CONTEXT)]
+    cases += [("gemma3", "bfloat16", shape) for shape in (PIPELINE, CONTEXT)]
+    cases += [("mixtral", dtype, EXPERTS) for dtype in CLOSE]
     for name, dtype, shape in cases:
-        share, (kind,) = tokens_off(SMALL | MODELS[name], dtype, **shape), shape
+        share, kind = tokens_off(SMALL | MODELS[name], dtype, **shape), next(iter(shape))
         print(f"{name}, {dtype}, {kind}: tokens that one GPU would not choose: {share:.2%}", flush=True)
         bars.add(f"{name}_{dtype}_{kind}_tokens_off", share, "<=", 0.01)
 

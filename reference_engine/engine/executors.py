@@ -22,7 +22,6 @@ from bakeoff.reference_engine.kv_cache.layout import CacheLayout
 from bakeoff.reference_engine.kv_cache.sizing import Demand
 from bakeoff.reference_engine.kv_cache.storage import KvStorage, allocate_storage, token_bytes
 from bakeoff.reference_engine.loading.checkpoint import Checkpoint, open_checkpoint
-from bakeoff.reference_engine.models.config_readers import MoeConfig
 from bakeoff.reference_engine.models.decoder import Model, Taps
 from bakeoff.reference_engine.models.execution import Batch, LocalExecutor
 from bakeoff.reference_engine.models.offload import CudaLane, WeightOffload
@@ -87,9 +86,7 @@ def build_executor(
     host = None
     if config.preemption == "swap":
         host = storage_of(config, demand, demand.fitting(config.swap_memory_bytes), torch.device("cpu"))
-    # A router's choice must reach the host before the experts can start (models/experts.py).
-    may_capture = not isinstance(checkpoint.config, MoeConfig)
-    return _executor_over(config, demand, model, storage, host, may_capture=may_capture, ranks=ranks)
+    return _executor_over(config, demand, model, storage, host, ranks=ranks)
 
 
 def _offload(config: EngineConfig, checkpoint: Checkpoint, device: torch.device) -> WeightOffload:
@@ -126,7 +123,6 @@ def _executor_over(
     storage: KvStorage,
     host: KvStorage | None,
     *,
-    may_capture: bool,
     ranks: Ranks = ALONE,
 ) -> LocalExecutor:
     """An executor, which replays CUDA graphs if the model can be captured in them."""
@@ -135,11 +131,13 @@ def _executor_over(
         from bakeoff.reference_engine.attention.triton_backend import TritonAttention  # noqa: PLC0415 (needs Triton)
         from bakeoff.reference_engine.engine.graph_execution import GraphExecutor  # noqa: PLC0415 (needs Triton)
 
-        if may_capture and model.may_capture and isinstance(attention, TritonAttention):
+        if model.may_capture and isinstance(attention, TritonAttention):
             max_rows, max_tokens = max_rows_of(config, demand), demand.max_model_len
             return GraphExecutor(model, attention, host, max_rows=max_rows, max_tokens=max_tokens, ranks=ranks)
-        cause = "the format of its weights or of its KV cache" if may_capture else "the router of its experts"
-        _log.warning("no CUDA graphs for this model because of %s: small steps wait for their launches", cause)
+        _log.warning(
+            "no CUDA graphs for this model because of the format of its weights or of its KV cache: small steps wait "
+            "for their launches"
+        )
     return LocalExecutor(model, attention, storage, host, ranks=ranks)
 
 
@@ -206,7 +204,6 @@ class Shadow:
         layout: of its cache.
         token_bytes: of one token in all its layers.
         group: of the verifying model's layers, without a window, whose block tables it follows.
-        may_capture: whether its steps can be CUDA graphs.
         tokens: of the rows of its head where that is trimmed.
     """
 
@@ -214,7 +211,6 @@ class Shadow:
     layout: CacheLayout
     token_bytes: int
     group: int
-    may_capture: bool
     tokens: TokenMap | None
 
     @classmethod
@@ -240,12 +236,12 @@ class Shadow:
             draft, tokens = vocabulary.trimmed(draft), TokenMap(vocabulary, device_of_rank(config, 0))
         model = _loaded(config, draft, demand, ALONE)
         (token_size,) = token_bytes(layout, DTYPES[config.dtype], store_maker_of(config))
-        return cls(model, layout, token_size, windows.index(None), not isinstance(draft.config, MoeConfig), tokens)
+        return cls(model, layout, token_size, windows.index(None), tokens)
 
     def executor(self, config: EngineConfig, demand: Demand) -> LocalExecutor:
         """Over a cache with as many blocks as the verifying model's has."""
         storage, host = shadow_storages(config, demand, self.layout, self.group)
-        return _executor_over(config, demand, self.model, storage, host, may_capture=self.may_capture)
+        return _executor_over(config, demand, self.model, storage, host)
 
 
 def shadow_storages(

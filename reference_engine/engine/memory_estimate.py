@@ -167,12 +167,16 @@ class _Workspace:
         beside = self._elements(4 * model.hidden_size)
         if not isinstance(model, MoeConfig) or layer in model.dense_layers:
             return beside + self._gated(f"{prefix}mlp.", self._tokens)
-        # Routers are assumed to choose evenly. The sum of all experts is float32.
-        chosen = self._tokens * model.num_experts_per_tok
-        rows = -(-chosen // model.num_experts)
+        # The sum of all experts is float32.
+        chosen, experts = self._tokens * model.num_experts_per_tok, f"{prefix}{model.names.block}experts."
+        beside += self._tokens * model.hidden_size * 4 + chosen * _ROUTED_BYTES
+        is_quantised = any(name.startswith(experts) for name in self._quantised)
+        if self._loading.device.type == "cuda" and not is_quantised:
+            width = self._shapes[f"{experts}0.{model.names.parts[-1]}.weight"][1]
+            return beside + chosen * max(3 * width, width + model.hidden_size) * self._loading.dtype.itemsize
+        rows = -(-chosen // model.num_experts)  # routers are assumed to choose evenly
         gathered = 2 * rows * model.hidden_size * self._loading.dtype.itemsize
-        beside += self._tokens * model.hidden_size * 4 + chosen * _ROUTED_BYTES + gathered
-        return beside + self._gated(f"{prefix}{model.names.block}experts.0.", rows)
+        return beside + gathered + self._gated(f"{experts}0.", rows)
 
     def _gated(self, prefix: str, rows: int) -> int:
         """A network with gates."""

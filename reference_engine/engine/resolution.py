@@ -47,8 +47,8 @@ def resolve_config(config: EngineConfig, model: ModelConfig) -> EngineConfig:
             f"{sizes} wants as many GPUs, torch finds {torch.cuda.device_count()} here; make it smaller or use "
             "--device cpu"
         )
-    if config.expert_parallel and not isinstance(model, MoeConfig):
-        raise ConfigError(f"--expert-parallel is for mixtures of experts, and {model.model_type} is none; leave it out")
+    if config.expert_parallel:
+        _check_experts(config, model)
     _check_offload(config, device)
     dtype = config.dtype if config.dtype != "auto" else _default_dtype(model, device)
     length = config.max_model_len or model.default_length
@@ -184,6 +184,16 @@ def resolve_device(wanted: str) -> str:
     if wanted == "cuda" and not has_cuda:
         raise ConfigError("--device cuda: torch finds no CUDA device here; use --device cpu")
     return "cuda" if has_cuda and wanted != "cpu" else "cpu"
+
+
+def _check_experts(config: EngineConfig, model: ModelConfig) -> None:
+    if not isinstance(model, MoeConfig):
+        raise ConfigError(f"--expert-parallel is for mixtures of experts, and {model.model_type} is none; leave it out")
+    if config.tensor_parallel_size > model.num_experts:
+        raise ConfigError(
+            f"--expert-parallel: {config.tensor_parallel_size} processes are more than the model's "
+            f"{model.num_experts} experts; lower --tensor-parallel-size"
+        )
 
 
 def _check_offload(config: EngineConfig, device: str) -> None:

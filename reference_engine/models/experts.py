@@ -4,63 +4,71 @@ Tokens are gathered per expert, without padding or a capacity limit, so that a t
 rest of the batch.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import torch
 
 from bakeoff.reference_engine.core.model_config import ModelConfig
 from bakeoff.reference_engine.core.ranks import experts_share
+from bakeoff.reference_engine.kernels.native import has_triton
 from bakeoff.reference_engine.models.config_readers import MoeConfig
 from bakeoff.reference_engine.models.mlp import FeedForward, GatedMlp
 from bakeoff.reference_engine.models.names import CORRECTION, layer_prefix
 from bakeoff.reference_engine.models.weights import Weights
+
+Combine = Callable[[torch.Tensor], torch.Tensor]
+"""Between an expert's products, see `GatedMlp`."""
 
 _BEST_OF_GROUP = {"softmax": 1, "sigmoid": 2}
 """Experts whose shares, added up, decide between groups of experts."""
 _SMALLEST_SUM = 1e-20  # of shares that are divided by their sum; as in DeepSeek's released code
 
 
-class Experts:
-    """The experts of one layer, or those of this rank; a `FeedForward`.
+class Networks(Protocol):
+    """The experts of one layer that this rank computes."""
+
+    def __call__(self, rows: torch.Tensor, shares: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+        """The sum of each token's experts times their shares.
+
+        Args:
+            rows: [num_tokens, hidden_size].
+            shares: float32 [num_tokens, chosen].
+            chosen: int64 [num_tokens, chosen], numbers of experts.
+
+        Returns:
+            [num_tokens, hidden_size], in the dtype of the rows.
+        """
+        ...
+
+
+class ExpertLoop:
+    """One expert after another, each with the kernels that suit its matrices; waits for the device once.
 
     Args:
         config: shapes and constants.
         weights: of the model.
-        prefix: of the names of their matrices.
+        prefix: of the names of the experts' matrices.
+        own: the experts of this rank.
         combine: see `GatedMlp`.
     """
 
-    def __init__(
-        self,
-        config: MoeConfig,
-        weights: Weights,
-        prefix: str,
-        *,
-        combine: Callable[[torch.Tensor], torch.Tensor] | None = None,
-    ) -> None:
-        self._config = config
-        _, router, parts, _ = config.names
-        # In float32: rounding would choose between experts with nearly equal scores, differently in each batch.
-        self._router = weights.router(f"{prefix}{router}", has_bias=config.router_bias)
-        self._correction: torch.Tensor | None = None
-        if config.scoring_func == "sigmoid":
-            self._correction = weights.tensor(f"{prefix}{router}.{CORRECTION}", torch.float32)
-        is_whole = weights.whole_experts
-        self._own = experts_share(config.num_experts, weights.ranks) if is_whole else range(config.num_experts)
+    def __init__(self, config: MoeConfig, weights: Weights, prefix: str, own: range, combine: Combine | None) -> None:
+        weights.may_capture = False
+        self._num_experts, self._own = config.num_experts, own
         self._experts = [
             GatedMlp(
-                weights, f"{prefix}experts.{i}.", has_bias=config.expert_bias, combine=combine, parts=parts,
-                is_whole=is_whole,
+                weights, f"{prefix}{i}.", has_bias=config.expert_bias, combine=combine, parts=config.names.parts,
+                is_whole=weights.whole_experts,
             )
-            for i in self._own
+            for i in own
         ]  # fmt: skip
 
-    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """See `FeedForward`; `order` sorts tokens by expert."""
-        shares, chosen = self._route(rows)
+    def __call__(self, rows: torch.Tensor, shares: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+        """See `Networks`; `order` sorts tokens by expert."""
         order = chosen.flatten().argsort(stable=True)
         tokens, shares = order // chosen.shape[1], shares.flatten()[order, None]
-        counts = chosen.flatten().bincount(minlength=self._config.num_experts).tolist()
+        counts = chosen.flatten().bincount(minlength=self._num_experts).tolist()
         total = torch.zeros(rows.shape, dtype=torch.float32, device=rows.device)
         first = 0
         for number, count in enumerate(counts):
@@ -69,6 +77,71 @@ class Experts:
                 total.index_add_(0, chosen_tokens, expert(rows[chosen_tokens]) * shares[first : first + count])
             first += count
         return total.to(rows.dtype)
+
+
+class ExpertStack:
+    """All experts at once, for plain matrices on a GPU; arguments as of `ExpertLoop`."""
+
+    def __init__(self, config: MoeConfig, weights: Weights, prefix: str, own: range, combine: Combine | None) -> None:
+        from bakeoff.reference_engine.kernels import grouped_products  # noqa: PLC0415 (needs Triton)
+
+        *first, last = config.names.parts
+        is_whole = weights.whole_experts
+        self._kernels, self._own, self._batch_invariant = grouped_products, own, weights.batch_invariant
+        self._combine = combine or weights.kernels.silu_mul
+
+        def stacked(parts: Sequence[str], kind: str, dim: int | None) -> torch.Tensor:
+            names = [[f"{prefix}{i}.{part}.{kind}" for part in parts] for i in own]
+            return weights.stacked(names, None if is_whole else dim)
+
+        self._gate_up, self._down = stacked(first, "weight", 0), stacked([last], "weight", 1)
+        self._gate_up_bias = stacked(first, "bias", 0) if config.expert_bias else None
+        is_added_here = config.expert_bias and (is_whole or weights.ranks.rank == 0)
+        self._down_bias = stacked([last], "bias", None) if is_added_here else None
+
+    def __call__(self, rows: torch.Tensor, shares: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+        """See `Networks`."""
+        kernels, is_invariant = self._kernels, self._batch_invariant
+        groups = kernels.group(chosen, self._own)
+        gate_up = kernels.multiply_gathered(
+            rows, self._gate_up, self._gate_up_bias, groups, batch_invariant=is_invariant
+        )
+        values = kernels.multiply_scattered(
+            self._combine(gate_up), self._down, self._down_bias, groups, batch_invariant=is_invariant
+        )
+        return kernels.add_weighed(values, shares.contiguous(), chosen.contiguous(), self._own)
+
+
+def _networks(config: MoeConfig, weights: Weights, prefix: str, combine: Combine | None) -> Networks:
+    every = range(config.num_experts)
+    own = experts_share(config.num_experts, weights.ranks) if weights.whole_experts else every
+    names = [f"{prefix}{i}.{part}.weight" for i in own for part in config.names.parts]
+    is_stack = has_triton(weights.device) and weights.offload is None and weights.are_plain(names)
+    return (ExpertStack if is_stack else ExpertLoop)(config, weights, prefix, own, combine)
+
+
+class Experts:
+    """A router and the experts of one layer, or those of this rank; a `FeedForward`.
+
+    Args:
+        config: shapes and constants.
+        weights: of the model.
+        prefix: of the names of their matrices.
+        combine: see `GatedMlp`.
+    """
+
+    def __init__(self, config: MoeConfig, weights: Weights, prefix: str, *, combine: Combine | None = None) -> None:
+        self._config = config
+        # In float32: rounding would choose between experts with nearly equal scores, differently in each batch.
+        self._router = weights.router(f"{prefix}{config.names.router}", has_bias=config.router_bias)
+        self._correction: torch.Tensor | None = None
+        if config.scoring_func == "sigmoid":
+            self._correction = weights.tensor(f"{prefix}{config.names.router}.{CORRECTION}", torch.float32)
+        self._networks = _networks(config, weights, f"{prefix}experts.", combine)
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        """See `FeedForward`."""
+        return self._networks(rows, *self._route(rows))
 
     def _route(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Rows [num_tokens, hidden_size] -> weights (float32) and indices of experts, both [num_tokens, chosen]."""
@@ -122,7 +195,7 @@ def feed_forward(
     index: int,
     weights: Weights,
     *,
-    combine: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    combine: Combine | None = None,
 ) -> FeedForward:
     """The feed-forward half of a layer, with experts or without.
 

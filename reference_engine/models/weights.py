@@ -1,7 +1,7 @@
 """Moves a checkpoint's tensors to the model's device and dtype, quantises them, and shards them over ranks."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 
@@ -48,9 +48,11 @@ class Weights:
             before the window (StreamingLLM, arXiv 2309.17453, section 3.2). None if all look from their own position.
 
     Attributes:
+        batch_invariant: as given.
         kernels: the fastest small operations for device and dtype.
         offload: as given.
-        may_capture: whether `QuantisedMatrix.may_capture` holds for all matrices provided so far.
+        may_capture: whether the model's steps can be CUDA graphs, as far as it is built: `QuantisedMatrix.may_capture`
+            holds for all matrices, and no network waits for the device.
         ranks: as given.
         whole_experts: as given.
         sinks_seen_from: as given.
@@ -74,7 +76,7 @@ class Weights:
     ) -> None:
         self.whole_experts = whole_experts
         self.offload, self.sinks_seen_from = offload, sinks_seen_from
-        self._batch_invariant = batch_invariant
+        self.batch_invariant = batch_invariant
         self._source = source
         self._norm_offset = norm_offset
         self._quantization: QuantizationName = quantization
@@ -135,7 +137,27 @@ class Weights:
         if weight is None:
             weight = self._copy(share(self._get(name), 1, self.ranks))
         bias = self.tensor(f"{prefix}{part}.bias") if is_added_here else None
-        return self._offered(make_linear(weight, bias, batch_invariant=self._batch_invariant))
+        return self._offered(make_linear(weight, bias, batch_invariant=self.batch_invariant))
+
+    def are_plain(self, names: Iterable[str]) -> bool:
+        """Whether matrices are neither kept as stored codes nor quantised when they are loaded."""
+        return self._quantization not in METHODS and all(self._stored(name) is None for name in names)
+
+    def stacked(self, names: Iterable[Sequence[str]], dim: int | None) -> torch.Tensor:
+        """Plain tensors of networks of one shape, [networks, outputs, …].
+
+        Args:
+            names: of the tensors of each network whose outputs go side by side.
+            dim: of which this rank has its equal part; None for all.
+        """
+        networks, stack = list(names), torch.empty(0)
+        for i, network in enumerate(networks):  # one after another, so that only one network's tensors exist twice
+            tensors = [self._get(name) for name in network]
+            own = torch.cat([tensor if dim is None else share(tensor, dim, self.ranks) for tensor in tensors])
+            if not i:
+                stack = torch.empty(len(networks), *own.shape, dtype=self.dtype, device=self.device)
+            stack[i].copy_(own)
+        return self._counted(stack)
 
     def outputs(self, name: str) -> torch.Tensor:
         """This rank's equal part [out_features / ranks, in_features] of a matrix's outputs."""
@@ -158,10 +180,10 @@ class Weights:
         """A matrix in float32; it chooses between experts whose scores may be nearly equal."""
         weight = self.tensor(f"{prefix}.weight", torch.float32)
         bias = self.tensor(f"{prefix}.bias", torch.float32) if has_bias else None
-        return InvariantLinear(weight, bias) if self._batch_invariant else PlainLinear(weight, bias)
+        return InvariantLinear(weight, bias) if self.batch_invariant else PlainLinear(weight, bias)
 
     def _head(self, weight: Matrix) -> Linear:
-        return make_head(weight, batch_invariant=self._batch_invariant)
+        return make_head(weight, batch_invariant=self.batch_invariant)
 
     def _fused(self, prefix: str, parts: tuple[str, ...], has_bias: bool, cut: Callable[[int, int], slice]) -> Linear:
         """Fuses the rows of each matrix that `cut` selects, given their number and the matrix's index."""
@@ -175,14 +197,14 @@ class Weights:
         bias = self._counted(torch.cat(biases)) if biases else None
         if all(matrix is None for matrix in matrices):
             weight = torch.cat([plain(part, i, "weight") for i, part in enumerate(parts)])
-            return self._offered(make_linear(self._counted(weight), bias, batch_invariant=self._batch_invariant))
+            return self._offered(make_linear(self._counted(weight), bias, batch_invariant=self.batch_invariant))
         weights = [
             self._copy(plain(part, i, "weight"))
             if matrix is None
             else self._placed(matrix if self.ranks.size == 1 else matrix.rows(cut(matrix.shape[0], i)))
             for i, (part, matrix) in enumerate(zip(parts, matrices, strict=True))
         ]
-        return self._offered(make_joined(weights, bias, batch_invariant=self._batch_invariant))
+        return self._offered(make_joined(weights, bias, batch_invariant=self.batch_invariant))
 
     def _offered(self, linear: Linear) -> Linear:
         return linear if self.offload is None else self.offload.offer(linear)
@@ -219,7 +241,7 @@ class Weights:
                 f"no kernel multiplies the checkpoint's quantised weights on {self.device.type} in "
                 f"{_dtype_name(self.dtype)}: they are decoded once, and take the memory and the time of plain weights"
             )
-        is_plain = self._batch_invariant or is_looked_up or not has_kernel
+        is_plain = self.batch_invariant or is_looked_up or not has_kernel
         return None if is_plain else stored
 
     def _warn_once(self, message: str) -> None:

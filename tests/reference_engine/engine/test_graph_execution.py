@@ -19,6 +19,7 @@ from bakeoff.reference_engine.kv_cache.block_table import block_list
 from bakeoff.reference_engine.kv_cache.storage import allocate_storage
 from bakeoff.reference_engine.loading.checkpoint import open_checkpoint
 from bakeoff.reference_engine.loading.safetensors import SafetensorsDirectory
+from bakeoff.reference_engine.models import experts
 from bakeoff.reference_engine.models.decoder import Taps
 from bakeoff.reference_engine.models.execution import Batch, LocalExecutor
 from bakeoff.reference_engine.models.registry import build_model
@@ -165,9 +166,32 @@ def test_a_step_of_more_tiles_than_a_graph_has_runs_as_it_is(model_and_layout):
 
 @pytest.fixture
 def _as_on_a_gpu(monkeypatch):
-    for module in (cpu, attention_package, executors):
+    for module in (cpu, attention_package, executors, experts):
         monkeypatch.setattr(module, "has_triton", lambda device: True)
     monkeypatch.setattr(graph_execution, "CudaCapture", lambda: lambda run: run)
+
+
+@pytest.mark.usefixtures("_as_on_a_gpu")
+@pytest.mark.parametrize("family", ["mixtral", "gpt_oss"])
+@torch.inference_mode()
+def test_steps_of_experts_are_captured_and_agree_with_one_expert_after_another(family, tmp_path, save_checkpoint):
+    checkpoint = open_checkpoint(save_checkpoint(tmp_path, make_family(family, num_hidden_layers=1)))
+    config = resolution.resolve_config(engine_config(checkpoint.path, num_blocks=BLOCKS), checkpoint.config)
+    executor = executors.build_executor(config, checkpoint)
+    assert type(executor) is GraphExecutor
+    storage = executors.storage_of(config, resolution.demand_of(config, checkpoint.config), BLOCKS, CPU)
+    with pytest.MonkeyPatch.context() as on_a_cpu:
+        on_a_cpu.setattr(experts, "has_triton", lambda device: False)
+        model = build_model(checkpoint.config, checkpoint.weights, max_positions=256, dtype=torch.float32, device=CPU)
+    assert not model.may_capture
+    plain = LocalExecutor(model, TorchAttention(storage), storage)
+    groups = [block_list([0]) for _ in storage.padding_blocks]
+    for start, tokens in ((0, [5, 9, 17]), (3, [40])):
+        count = len(tokens)
+        batch = Batch(
+            BlockCopies(), [Span(groups, start, count)], tokens, list(range(start, start + count)), [count - 1]
+        )
+        torch.testing.assert_close(executor.execute(batch), plain.execute(batch), atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.usefixtures("_as_on_a_gpu")
@@ -187,11 +211,11 @@ def test_an_engine_that_repeats_its_decode_steps_agrees_with_transformers(checkp
     ("name", "settings", "cause"),
     [
         ("llama", {"cuda_graphs": False}, None),
-        ("mixtral", {}, "the router of its experts"),
+        ("mixtral", {"quantization": "int8"}, "the format of its weights"),
         ("llama", {"quantization": "llm-int8"}, "the format of its weights"),
     ],
 )
-def test_experts_and_some_formats_are_not_captured_and_nothing_is_where_graphs_are_off(
+def test_some_formats_are_not_captured_and_nothing_is_where_graphs_are_off(
     name, settings, cause, tmp_path, save_checkpoint, caplog
 ):
     checkpoint = open_checkpoint(save_checkpoint(tmp_path, make_family(name)))

@@ -168,7 +168,7 @@ def test_whole_experts_give_the_tokens_of_one_process(tmp_path, save_checkpoint,
     path = str(save_checkpoint(tmp_path, make_family(family)))
     engine = load_engine(tiny_config(model=path, tensor_parallel_size=2, expert_parallel=True))
     layers = [executor._model._layers[-1]._mlp for executor in engine.core._runner._executor.executors]
-    own = [getattr(layer, "_routed", layer)._own for layer in layers]
+    own = [getattr(layer, "_routed", layer)._networks._own for layer in layers]
     assert own[0].stop == own[1].start > 0
     assert outputs_of(engine) == outputs_of(load_engine(tiny_config(model=path)))
 
@@ -176,6 +176,12 @@ def test_whole_experts_give_the_tokens_of_one_process(tmp_path, save_checkpoint,
 def test_only_mixtures_have_whole_experts(tiny_config):
     with pytest.raises(ConfigError, match="--expert-parallel is for mixtures of experts, and llama is none"):
         resolve_config(tiny_config(tensor_parallel_size=2, expert_parallel=True), MODEL)
+
+
+def test_more_processes_than_experts_are_refused(tmp_path, save_checkpoint, tiny_config):
+    model = open_checkpoint(save_checkpoint(tmp_path, make_family("mixtral", num_local_experts=2))).config
+    with pytest.raises(ConfigError, match="4 processes are more than the model's 2 experts; lower --tensor-parallel"):
+        resolve_config(tiny_config(tensor_parallel_size=4, expert_parallel=True), model)
 
 
 def test_static_batches_are_padded_on_every_rank(tiny_engine, ranks_as_threads):

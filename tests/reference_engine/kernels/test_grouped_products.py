@@ -1,0 +1,55 @@
+"""Products with chosen experts under Triton's interpreter, which multiplies bfloat16 as if it were integers."""
+
+import pytest
+import torch
+
+from bakeoff.reference_engine.kernels import grouped_products
+from bakeoff.reference_engine.kernels.grouped_products import add_weighed, group, multiply_gathered, multiply_scattered
+
+EXPERTS, OUTPUTS, INPUTS = 5, 70, 40
+
+
+def routed(tokens, choices):
+    rates = torch.rand(tokens, EXPERTS)
+    rates[:, 3] = 0  # an expert that nobody chooses, between others
+    return rates.topk(choices, dim=1).indices
+
+
+@pytest.fixture(autouse=True)
+def _small_tiles(monkeypatch):
+    tiles = [tile._replace(inputs=32) for tile in grouped_products._TILES]
+    monkeypatch.setattr(grouped_products, "_TILES", tiles)
+
+
+@pytest.mark.parametrize("own", [range(EXPERTS), range(2, 4), range(1)], ids=str)
+@pytest.mark.parametrize(("tokens", "choices"), [(0, 2), (1, 2), (37, 3), (90, 4)])
+def test_products_and_sums_equal_those_of_each_expert(own, tokens, choices):
+    rows, chosen = torch.randn(tokens, INPUTS), routed(tokens, choices)
+    weights, bias = torch.randn(len(own), OUTPUTS, INPUTS), torch.randn(len(own), OUTPUTS)
+    back, shares = torch.randn(len(own), INPUTS, OUTPUTS), torch.rand(tokens, choices)
+    exact = torch.zeros(tokens, INPUTS, dtype=torch.float64)
+    for token in range(tokens):
+        for choice in range(choices):
+            expert = int(chosen[token, choice]) - own.start
+            if 0 <= expert < len(own):
+                inner = weights[expert].double() @ rows[token].double() + bias[expert].double()
+                exact[token] += shares[token, choice].double() * (back[expert].double() @ inner)
+
+    groups = group(chosen, own)
+    inner = multiply_gathered(rows, weights, bias, groups, batch_invariant=False)
+    values = multiply_scattered(inner, back, None, groups, batch_invariant=False)
+    total = add_weighed(values, shares, chosen, own)
+    torch.testing.assert_close(total.double(), exact, atol=2e-4, rtol=1e-4)
+
+
+def test_bits_of_a_token_depend_on_no_other_token_if_they_must_not():
+    rows, chosen, weights = torch.randn(200, INPUTS), routed(200, 2), torch.randn(EXPERTS, OUTPUTS, INPUTS)
+
+    def products(first, count):
+        groups = group(chosen[first : first + count], range(EXPERTS))
+        gathered = multiply_gathered(rows[first : first + count], weights, None, groups, batch_invariant=True)
+        return gathered[groups.order.argsort()].view(count, 2, OUTPUTS)
+
+    whole = products(0, 200)
+    for first, count in ((0, 1), (77, 1), (100, 64)):
+        assert torch.equal(products(first, count), whole[first : first + count])
