@@ -1,8 +1,9 @@
-"""The reference engine beside real vLLM, served, both resident on one GPU and measured in turns by `bakeoff run`.
+"""The reference engine beside real servers, all resident on one GPU and measured in turns by `bakeoff run`.
 
-Llama-3.1-8B shapes with random weights; the tokenizer is ``--tokenizer``'s, filled up to the model's vocabulary. Two
-experiments: prompts of 512 and answers of 128 random tokens at several concurrencies, and the preset ``chat`` with
-prompts up to 4,000 tokens. Each server may use 45 % of the GPU's memory; prefix caching is off.
+All load one checkpoint of Llama-3.1-8B shapes with random weights, which is written first; the tokenizer is
+``--tokenizer``'s, filled up to the model's vocabulary. Two experiments, each at several concurrencies: prompts of 512
+and answers of 128 random tokens, and the preset ``chat`` with prompts up to 4,000 tokens. Each server may use 45 % of
+the GPU's memory; prefix caching is off. SGLang has an environment of its own, see ``sglang/prepare.sh``.
 
 A call ends when ``--budget-s`` is over; the same command continues its runs, in ``--out``.
 """
@@ -23,6 +24,7 @@ from bakeoff import results
 from bakeoff.engines import Deployment, EngineSpec, Model, engine, launched, pick_port
 from benchmarks.bars import Bars
 from benchmarks.gpu.offline import LLAMA_8B, UNFINISHED
+from benchmarks.gpu.parts.checkpoint import write_checkpoint
 from benchmarks.serving import VLLM_ENVIRONMENT
 
 RANDOM, CHAT = "h200-served-random", "h200-served-chat"
@@ -59,21 +61,21 @@ WORKLOADS = {
     CHAT: ("chat", "{ max_input_tokens = 4000 }"),
 }
 OPTIONS: dict[str, dict[str, Any]] = {
-    "reference": {"load_format": "dummy", "generation_config": "none"},
+    "reference": {"generation_config": "none"},
     "vllm": {},
+    # FlashInfer's sampler would be compiled at the first request.
+    "sglang": {"attention_backend": "fa3", "sampling_backend": "pytorch"},
 }
-DEPLOYMENTS = {
-    "reference": Deployment(),
-    "vllm": Deployment(args=["--load-format", "dummy"], env=VLLM_ENVIRONMENT, ready_timeout_s=400),
-}
-CHAT_CONCURRENCY = 32
+SGLANG = Path(__file__).with_name("sglang") / "serve.sh"
+LEVELS = {RANDOM: (8, 64, 256), CHAT: (32, 64)}
+"""Requests in flight, unless ``--concurrency`` is given."""
 MAX_LATENCY_RATIO = 1.05
 METRICS = ("output_tokens_per_s", "ttft_p50_s", "itl_p99_s")
 
 
 def write_model(folder: Path, config: dict[str, Any], tokenizer: Path) -> None:
-    """Writes config.json and a tokenizer with as many tokens as the model has."""
-    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    """Writes a checkpoint, and a tokenizer with as many tokens as the model has."""
+    write_checkpoint(folder, config, None, "cuda")
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
         shutil.copy(tokenizer / name, folder / name)
     content = json.loads((tokenizer / "tokenizer.json").read_text(encoding="utf-8"))
@@ -85,12 +87,17 @@ def write_model(folder: Path, config: dict[str, Any], tokenizer: Path) -> None:
 
 @contextlib.asynccontextmanager
 async def served(adapter: str, model: Model, options: argparse.Namespace) -> AsyncGenerator[str]:
-    """Starts an engine on dummy weights; yields its address."""
+    """Starts an engine; yields its address."""
     spec = EngineSpec(
         dtype="bfloat16", max_model_len=8192, max_num_seqs=256, memory_fraction=options.memory,
         enable_prefix_caching=False,
     )  # fmt: skip
-    served_engine = engine(adapter, model, OPTIONS[adapter], spec=spec, deployment=DEPLOYMENTS[adapter])
+    deployments = {
+        "reference": Deployment(),
+        "vllm": Deployment(env=VLLM_ENVIRONMENT, ready_timeout_s=400),
+        "sglang": Deployment(program=str(SGLANG), ready_timeout_s=400),
+    }
+    served_engine = engine(adapter, model, OPTIONS[adapter], spec=spec, deployment=deployments[adapter])
     launch = served_engine.launch(pick_port())
     assert launch is not None
     async with launched(launch, options.out / f"{adapter}.log") as server:
@@ -101,7 +108,7 @@ async def served(adapter: str, model: Model, options: argparse.Namespace) -> Asy
 def experiment(name: str, folder: Path, urls: dict[str, str], options: argparse.Namespace) -> str:
     """One of the two experiments, as TOML."""
     workload, workload_options = WORKLOADS[name]
-    levels = options.concurrency if name == RANDOM else [CHAT_CONCURRENCY]
+    levels = options.concurrency or LEVELS[name]
     return EXPERIMENT.format(
         name=name, repeats=options.repeats, folder=folder, workload=workload, options=workload_options,
         ramp_s=options.ramp_s, duration_s=options.duration_s,
@@ -137,7 +144,7 @@ async def run(file: Path, out: Path, limit_s: float) -> bool:
     return True
 
 
-def judge(name: str, out: Path, bars: Bars) -> None:
+def judge(name: str, out: Path, adapters: list[str], bars: Bars) -> None:
     """Prints the figures of the newest run of an experiment and adds its bars."""
     run = results.load(max(out.glob(f"*-{name}-*")))
     if not len(run.trials):
@@ -145,26 +152,28 @@ def judge(name: str, out: Path, bars: Bars) -> None:
         return
     for load in dict.fromkeys(cell.load for cell in run.cells):
         medians: dict[str, dict[str, float]] = {}
-        for adapter in ("reference", "vllm"):
+        for adapter in adapters:
             trials = run.trials
             trials = trials[(trials.load == load) & (trials.engine == adapter) & (trials.verdict == "VALID")]
             medians[adapter] = {metric: float(trials[metric].median()) for metric in METRICS}
             figures = ", ".join(f"{metric} {value:.4g}" for metric, value in medians[adapter].items())
             print(f"{name} {load} {adapter}: {len(trials)} valid, {figures}", flush=True)
-        reference, vllm = medians["reference"], medians["vllm"]
-        ratios = {metric: reference[metric] / vllm[metric] for metric in METRICS}
-        label = f"{name}_{load}".replace("=", "").replace("-", "_")
-        bars.add(f"{label}_output_ratio", ratios["output_tokens_per_s"], ">=", 1.0)
-        bars.add(f"{label}_ttft_p50_ratio", ratios["ttft_p50_s"], "<=", MAX_LATENCY_RATIO)
-        bars.add(f"{label}_itl_p99_ratio", ratios["itl_p99_s"], "<=", MAX_LATENCY_RATIO)
+        for adapter in adapters:
+            if adapter == "reference" or "reference" not in adapters:
+                continue
+            ratios = {metric: medians["reference"][metric] / medians[adapter][metric] for metric in METRICS}
+            label = f"{name}_{load}_over_{adapter}".replace("=", "").replace("-", "_")
+            bars.add(f"{label}_output", ratios["output_tokens_per_s"], ">=", 1.0)
+            bars.add(f"{label}_ttft_p50", ratios["ttft_p50_s"], "<=", MAX_LATENCY_RATIO)
+            bars.add(f"{label}_itl_p99", ratios["itl_p99_s"], "<=", MAX_LATENCY_RATIO)
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokenizer", type=Path, required=True, help="folder with tokenizer.json")
-    parser.add_argument("--engine", nargs="+", choices=("reference", "vllm"), default=["reference", "vllm"])
+    parser.add_argument("--engine", nargs="+", choices=tuple(OPTIONS), default=["reference", "vllm"])
     parser.add_argument("--only", choices=(RANDOM, CHAT), help="one of the experiments")
-    parser.add_argument("--concurrency", type=int, nargs="+", default=[8, 64, 256])
+    parser.add_argument("--concurrency", type=int, nargs="+", help="requests in flight")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--duration-s", type=float, default=12.0)
     parser.add_argument("--ramp-s", type=float, default=3.0)
@@ -180,7 +189,6 @@ async def main() -> None:
     deadline_s = asyncio.get_running_loop().time() + options.budget_s
     options.out.mkdir(parents=True, exist_ok=True)
     folder = options.out / "llama-8b-shapes"
-    folder.mkdir(exist_ok=True)
     config = json.loads(options.config.read_text(encoding="utf-8")) if options.config else LLAMA_8B
     write_model(folder, config, options.tokenizer)
     names = [options.only] if options.only else [RANDOM, CHAT]
@@ -198,7 +206,7 @@ async def main() -> None:
     bars = Bars()
     for name in names:
         if run_exists(name, options.out):
-            judge(name, options.out, bars)
+            judge(name, options.out, options.engine, bars)
     if not is_finished:
         print("unfinished: the same command goes on from here")
         sys.exit(UNFINISHED)

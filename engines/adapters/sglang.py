@@ -2,7 +2,7 @@
 
 Source: https://docs.sglang.ai and ``sglang/srt``. Its quirks:
 
-- ``/health`` generates a token on each call by default; readiness is checked at ``/ready``.
+- ``/health`` generates a token on each call by default; a launch turns that off. ``/ready`` does not exist in 0.5.17.
 - Metrics and the report of cache hits are off by default, so a launch turns them on.
 - Every tensor-parallel rank can export the same gauges, so only rank 0 is read.
 - ``/flush_cache`` waits for running requests, and abandoned ones run on for seconds.
@@ -168,7 +168,6 @@ class SglangEngine(ServerEngine):
         "memory_fraction": ("mem_fraction_static",),
     }
     container_command = ("python3", *_MODULE)
-    ready_path = "/ready"  # /health generates a token each time
     ready_timeout_s = 600.0
     metrics = METRICS
 
@@ -224,6 +223,9 @@ def _notes(setup: Setup) -> Iterator[str]:
     if setup.deployment.address is None:
         yield "SGLang runs with metrics and cache-hit reports on; both are off by default and cost a little"
     if setup.deployment.address is None and setup.spec.memory_fraction is not None:
-        yield "SGLang's memory_fraction covers weights and KV cache only; other engines include activations and graphs"
+        yield (
+            "SGLang's memory_fraction covers weights and KV cache only, as a share of the memory that is free at its "
+            "start; other engines include activations and graphs, as a share of the whole memory"
+        )
     if setup.options.api == "native" and not setup.options.incremental_streaming_output:
         yield "SGLang's /generate repeats the whole answer in every event: bytes grow with the square of its length"

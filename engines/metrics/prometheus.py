@@ -1,4 +1,4 @@
-"""Parser of the samples in Prometheus' text format 0.0.4 and OpenMetrics 1.0; ``# HELP`` and ``# TYPE`` are ignored.
+"""Parser of the samples in Prometheus' text format 0.0.4 and OpenMetrics 1.0.
 
 Source: https://prometheus.io/docs/instrumenting/exposition_formats. Labels can have escapes, a value can be ``NaN`` or
 ``+Inf``, and a timestamp or an exemplar can follow it. Invalid lines are skipped, so that the rest of a page is read.
@@ -12,6 +12,7 @@ _NAME = re.compile(r"[ \t]*([^#{\s][^{\s]*)")
 _LABELS = r'\{(?P<labels>(?:[^"}]|"(?:[^"\\]|\\.)*")*)\}'
 _SAMPLE = re.compile(rf"(?:[ \t]*{_LABELS}[ \t]*|[ \t]+)(?P<value>[^\s#]+)")
 _LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"')
+_COUNTER = re.compile(r"^# TYPE[ \t]+(\S+)[ \t]+counter[ \t\r]*$", re.MULTILINE)
 _ESCAPE = re.compile(r"\\(.)")
 _ESCAPED = {"n": "\n"}
 
@@ -39,6 +40,12 @@ def samples(page: str, names: Container[str] | None = None) -> Iterator[Sample]:
         value = _number(sample["value"]) if sample else None
         if sample and value is not None:
             yield Sample(head[1], _labels(sample["labels"]), value)
+
+
+def declared_counters(page: str) -> set[str]:
+    """Names of the samples of counters that the page declares by ``# TYPE``, with or without samples."""
+    # OpenMetrics declares a counter without the suffix that its samples have.
+    return {name for declared in _COUNTER.findall(page) for name in (declared, f"{declared}_total")}
 
 
 def _labels(text: str | None) -> dict[str, str]:

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 from bakeoff.engines.metrics.iterations import IterationReader
-from bakeoff.engines.metrics.prometheus import Sample, samples
-from bakeoff.engines.metrics.source import POSITIONED, DrainedIterations, MetricsSource, Prometheus
+from bakeoff.engines.metrics.prometheus import Sample, declared_counters, samples
+from bakeoff.engines.metrics.source import COUNTERS, POSITIONED, DrainedIterations, MetricsSource, Prometheus
 
 EngineValues = dict[str, float | None]
 """Values by the names of :mod:`bakeoff.engines.metrics.source`. None stands for NaN and infinity; values that the page
@@ -55,7 +55,8 @@ class _Target(NamedTuple):
 class PrometheusReader:
     """Reads a page in Prometheus' text format.
 
-    Several series of one name are summed, those of names that end in ``_share`` averaged.
+    Several series of one name are summed, those of names that end in ``_share`` averaged. A counter that the page
+    declares without a sample is 0: Prometheus' clients write a labelled series only after its first increment.
 
     Args:
         source: maps the page's names to ours.
@@ -65,17 +66,29 @@ class PrometheusReader:
         self._targets: dict[str, list[_Target]] = {}
         for theirs, target in _targets(source):
             self._targets.setdefault(theirs, []).append(target)
+        self._counters: dict[str, list[str]] = {}
+        for ours in source.values.keys() & set(COUNTERS):
+            for series in source.values[ours]:
+                self._counters.setdefault(series.name, []).append(ours)
 
     def read(self, body: bytes) -> EngineValues:
         """See :class:`MetricsReader`; empty for a page with none of the names."""
+        page = body.decode("utf-8", "replace")
         sums: dict[str, float] = {}
         counts: dict[str, int] = {}
-        for sample in samples(body.decode("utf-8", "replace"), self._targets):
+        seen: set[str] = set()
+        for sample in samples(page, self._targets):
+            seen.add(sample.name)
             for target in self._targets[sample.name]:
                 name = _name(target, sample)
                 if name and all(sample.labels.get(label) == value for label, value in target.labels.items()):
                     sums[name] = sums.get(name, 0.0) + sample.value * target.scale
                     counts[name] = counts.get(name, 0) + 1
+        silent = self._counters.keys() - seen
+        for theirs in silent & declared_counters(page) if silent else ():
+            for name in self._counters[theirs]:
+                sums.setdefault(name, 0.0)
+                counts.setdefault(name, 1)
         return {name: _finite(total / (counts[name] if name.endswith("_share") else 1)) for name, total in sums.items()}
 
 

@@ -81,9 +81,9 @@ def test_it_reports_metrics_and_cache_hits_and_samples_as_requested() -> None:
 
 
 def test_its_readiness_generates_no_tokens() -> None:
-    """Bias 2: /health runs a generation each time and takes a second."""
+    """Bias 2: /health runs a generation each time and takes a second; 0.5.17 has no /ready."""
     command = launch()
-    assert command.ready_path == "/ready"
+    assert command.ready_path == "/health"
     assert command.env == {"HF_HUB_OFFLINE": "1", "SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION": "false"}
 
 

@@ -72,7 +72,6 @@ class FakeSglang(Fake):
             web.post("/generate", self.generate),
             web.post("/v1/completions", self.completions),
             web.post("/v1/chat/completions", self.chat),
-            web.get("/ready", self.ready),
             web.get("/health", self.health),
             web.get("/server_info", self.server_info),
             web.get("/v1/models", self.models),
@@ -81,9 +80,6 @@ class FakeSglang(Fake):
         ]
 
     # Requests outside the load.
-
-    async def ready(self, _: web.Request) -> web.Response:
-        return web.Response()
 
     async def health(self, _: web.Request) -> web.Response:
         if os.environ.get("SGLANG_ENABLE_HEALTH_ENDPOINT_GENERATION", "true") == "true":
@@ -116,11 +112,16 @@ class FakeSglang(Fake):
             f"sglang:num_running_reqs{{{rank}}} {self.running:.1f}",
             f"sglang:num_queue_reqs{{{rank}}} 0.0",
             f"sglang:token_usage{{{rank}}} 0.25",
-            f"sglang:num_retracted_requests_total{{{rank}}} {self.retracted:.1f}",
+            "# TYPE sglang:num_retracted_requests_total counter",
+            *([f"sglang:num_retracted_requests_total{{{rank}}} {self.retracted:.1f}"] if self.retracted else []),
             f'sglang:prompt_tokens_total{{model_name="m",is_streaming="true"}} {self.totals["prompt"]:.1f}',
             f'sglang:generation_tokens_total{{model_name="m",is_streaming="true"}} {self.totals["generation"]:.1f}',
-            f'sglang:cached_tokens_total{{model_name="m",cache_source="total"}} {self.totals["cached"]:.1f}',
+            "# TYPE sglang:cached_tokens_total counter",
         ]
+        if self.totals["cached"]:
+            lines.append(
+                f'sglang:cached_tokens_total{{model_name="m",cache_source="device"}} {self.totals["cached"]:.1f}'
+            )
         return web.Response(text="\n".join(lines) + "\n", headers={"Content-Type": "text/plain; version=0.0.4"})
 
     # Load.

@@ -41,6 +41,19 @@ def test_what_a_page_does_not_show_is_absent_and_what_is_no_number_is_null():
     assert frame == {"running": None}
 
 
+@pytest.mark.parametrize("declared", ["sglang:cached_tokens_total", "sglang:cached_tokens"])
+def test_a_declared_counter_without_a_series_is_zero_and_an_undeclared_one_unknown(declared):
+    page = f"# TYPE {declared} counter\nsglang:prompt_tokens_total 5\n"
+    read = PrometheusReader(SGLANG).read(page.encode())
+    assert read["prefix_hits_tokens_total"] == 0
+    assert "preemptions_total" not in read
+
+
+def test_a_counter_with_series_of_other_ranks_only_is_unknown():
+    page = '# TYPE sglang:num_retracted_requests_total counter\nsglang:num_retracted_requests_total{tp_rank="1"} 4\n'
+    assert "preemptions_total" not in PrometheusReader(SGLANG).read(page.encode())
+
+
 def test_one_series_may_be_two_numbers():
     frame = read("a 4\n", prompt_tokens_total=(Series("a"),), prefix_queries_tokens_total=(Series("a"),))
     assert frame == {"prompt_tokens_total": 4.0, "prefix_queries_tokens_total": 4.0}
