@@ -26,7 +26,6 @@ from bakeoff.harness.cli.options import EXIT_INVALID, EXIT_OK
 from bakeoff.harness.truth import Answered, Ending, Schedule, truth_process
 from bakeoff.harness.truth.record import gaps_s, ttft_s
 from bakeoff.results.metrics import latency
-from bakeoff.results.records import Outcome
 from benchmarks.bars import Bars, model_argument
 from benchmarks.peers.watch import Footprint, Watch
 
@@ -87,12 +86,12 @@ async def through_bakeoff(streams: int, model: Path) -> Reading:
             footprint = await asyncio.to_thread(_run_watched, arguments)
             answers = [answer for answer in await truth.answered() if answer.ending is Ending.COMPLETE]
         (trial,) = results.load(next((Path(scratch) / "runs").iterdir())).finished
-        requests = [request for request in trial.requests if request.outcome is Outcome.OK]
+        requests = trial.requests.ok
         record = trial.record
     # Ramp and tail are compared, too; the server may have written what the client gives up at the end.
     assert 0 <= len(answers) - len(requests) <= streams, f"{len(requests)} requests, {len(answers)} answers"
-    ttfts_s = [latency.ttft_from_send_s(request) or 0.0 for request in requests]
-    return _reading(ttfts_s, latency.chunk_gaps_s(requests), answers, footprint, record.issue_start_ns)
+    ttfts_s = np.nan_to_num(latency.ttft_from_send_s(requests)).tolist()
+    return _reading(ttfts_s, latency.chunk_gaps_s(requests)[0].tolist(), answers, footprint, record.issue_start_ns)
 
 
 async def through_bare(streams: int, model: Path) -> Reading:  # noqa: ARG001  (it sends one prompt)

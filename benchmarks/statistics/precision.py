@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 from bakeoff.harness.virtual import Exponential, Fixed, VirtualEngine, Whole
 from bakeoff.harness.virtual.runs import virtual_experiment, virtual_run
 from bakeoff.results.findings import FindingCode
-from bakeoff.results.metrics import under_load
 from bakeoff.results.metrics.catalogue import LATENCIES
 from bakeoff.results.metrics.relaxation import relaxation_of
 from bakeoff.results.run.run import Run
@@ -86,7 +85,7 @@ def measured(cell: Cell, seed: int) -> Seen:
     noisy, quiet = _run(cell, seed, repeats=3, noise=NOISE), _run(cell, seed, repeats=1, noise=0.0)
     codes = [finding.code for trial in noisy.finished for finding in trial.record.findings]
     trial = quiet.finished[0]
-    load = under_load(trial.requests)
+    load = trial.load
     relaxed = relaxation_of(trial.record, load)
     observations = LATENCIES["ttft"].by_request(load, trial.window)
     median = own_interval(observations, 0.5, states=relaxed.states if relaxed else math.inf)

@@ -23,6 +23,7 @@ from bakeoff.results.log.store import TrialFolder
 from bakeoff.results.metrics import latency
 from bakeoff.results.metrics.declaration import QUANTILES
 from bakeoff.results.records import ClientError, Outcome, RequestRecord
+from bakeoff.results.requests import Floats, Places, Requests
 from bakeoff.results.units import NS_PER_S
 from bakeoff.workloads import PlannedSession, Session, Turn
 
@@ -139,7 +140,7 @@ def client_error(
     return ClientError(
         requests=len(pairs),
         chunks_per_s=shape.chunks_per_s * min(1.0, shape.answer_s / took_s),
-        send_lag_s=float(np.quantile([latency.send_lag_s(request) or 0.0 for request, _ in pairs], 0.99)),
+        send_lag_s=float(np.quantile(latency.send_lag_s(Requests(request for request, _ in pairs)), 0.99)),
         cpu_s=sum(client.cpu_s for client in result.clients),
         by_metric=_by_metric(pairs),
     )
@@ -160,7 +161,7 @@ def median_of(errors: Sequence[ClientError]) -> ClientError:
     )
 
 
-def metric_error_s(seen_s: Sequence[Sequence[float]], true_s: Sequence[Sequence[float]]) -> list[float]:
+def metric_error_s(seen_s: Sequence[Floats], true_s: Sequence[Floats]) -> list[float]:
     """The error (±) of one latency at each percentile of the catalogue, in seconds.
 
     It is ``max over S of |Q(seen, S) - Q(true, S)|``: Q is the percentile (type 7) of the observations of the requests
@@ -174,32 +175,37 @@ def metric_error_s(seen_s: Sequence[Sequence[float]], true_s: Sequence[Sequence[
     rng = np.random.default_rng(0)
     levels = [q for _, q in QUANTILES]
     samples = [np.arange(len(seen_s)), *(rng.integers(len(seen_s), size=len(seen_s)) for _ in range(RESAMPLES))]
-    measured, true = ([np.asarray(values) for values in requests_s] for requests_s in (seen_s, true_s))
     differences = [
-        np.abs(np.quantile(_pooled(measured, sample), levels) - np.quantile(_pooled(true, sample), levels))
+        np.abs(np.quantile(_pooled(seen_s, sample), levels) - np.quantile(_pooled(true_s, sample), levels))
         for sample in samples
     ]
     return [float(error) for error in np.max(differences, axis=0)]
 
 
-def _pooled(values: Sequence[np.ndarray], sample: np.ndarray) -> np.ndarray:
+def _pooled(values: Sequence[Floats], sample: np.ndarray) -> np.ndarray:
     return np.concatenate([values[i] for i in sample])
 
 
-def _single(metric: Callable[[RequestRecord], float | None]) -> Callable[[RequestRecord], list[float]]:
-    return lambda request: [value for value in (metric(request),) if value is not None]
+def _single(metric: Callable[[Requests], Floats]) -> Callable[[Requests], tuple[Floats, Places]]:
+    def observed(requests: Requests) -> tuple[Floats, Places]:
+        values = metric(requests)
+        owners = np.flatnonzero(~np.isnan(values)).astype(np.int32)
+        return values[owners], owners
+
+    return observed
 
 
-def _span_s(request: RequestRecord) -> float | None:
-    return (request.chunk_ns[-1] - request.chunk_ns[0]) / NS_PER_S if len(request.chunk_ns) > 1 else None
+def _span_s(requests: Requests) -> Floats:
+    chunks = requests.chunks
+    return np.where(chunks.counts > 1, (chunks.last_ns - chunks.first_ns) / NS_PER_S, np.nan)
 
 
-_OBSERVATIONS: dict[str, Callable[[RequestRecord], list[float]]] = {
+_OBSERVATIONS: dict[str, Callable[[Requests], tuple[Floats, Places]]] = {
     "ttft": _single(latency.ttft_s),
     "first_visible": _single(latency.first_visible_s),
     "ttft_from_send": _single(latency.ttft_from_send_s),
-    "itl": lambda request: latency.itl_s([request]),
-    "chunk_gap": lambda request: latency.chunk_gaps_s([request]),
+    "itl": latency.itl_s,
+    "chunk_gap": latency.chunk_gaps_s,
     "tpot": _single(latency.tpot_s),
     "e2e": _single(latency.e2e_s),
     "normalized_latency": _single(latency.normalized_latency_s),
@@ -207,21 +213,28 @@ _OBSERVATIONS: dict[str, Callable[[RequestRecord], list[float]]] = {
     "reasoning_tpot": _single(latency.tpot_s),
     "visible_tpot": _single(latency.tpot_s),
 }
-"""Observations of each latency metric. The server with known timing does not reason: the last three are those of the
-same chunks without kinds. Send lag is missing: it is the client's own error, without a true value."""
+"""Observations of each latency metric, and the position of the request of each. The server with known timing does not
+reason: the last three are those of the same chunks without kinds. Send lag is missing: it is the client's own error,
+without a true value."""
 
 
 def _by_metric(pairs: Sequence[tuple[RequestRecord, Answered]]) -> dict[str, float]:
     """The error of each metric, without metrics that these answers do not have."""
-    truth = [_true_record(request, answer) for request, answer in pairs]
+    seen = Requests(request for request, _ in pairs)
+    truth = Requests(_true_record(request, answer) for request, answer in pairs)
     errors: dict[str, float] = {}
     for name, observations in _OBSERVATIONS.items():
-        both_s = [(observations(request), observations(true)) for (request, _), true in zip(pairs, truth, strict=True)]
-        known_s = [(seen_s, true_s) for seen_s, true_s in both_s if seen_s and true_s]
+        both_s = zip(_by_request(seen, observations), _by_request(truth, observations), strict=True)
+        known_s = [(seen_s, true_s) for seen_s, true_s in both_s if len(seen_s) and len(true_s)]
         if known_s:
             error_s = metric_error_s([seen_s for seen_s, _ in known_s], [true_s for _, true_s in known_s])
             errors |= {f"{name}_{label}_s": error_s[i] for i, (label, _) in enumerate(QUANTILES)}
     return errors
+
+
+def _by_request(requests: Requests, observations: Callable[[Requests], tuple[Floats, Places]]) -> list[Floats]:
+    values, owners = observations(requests)
+    return np.split(values, np.searchsorted(owners, np.arange(1, len(requests))))
 
 
 def _true_record(request: RequestRecord, answer: Answered) -> RequestRecord:

@@ -3,11 +3,11 @@
 import asyncio
 import contextlib
 import functools
-import statistics
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from bakeoff.engines import Server
 from bakeoff.engines.addresses import replica_header_of
@@ -40,9 +40,11 @@ from bakeoff.harness.traffic.steady import Encode, SteadyTraffic, ramp_record, s
 from bakeoff.harness.verdict.cache_gap import cache_gaps
 from bakeoff.harness.verdict.judge import Evidence, client_faults, judge
 from bakeoff.harness.verdict.rules import broken_afterwards, rules_record
+from bakeoff.results.columns import UNKNOWN
 from bakeoff.results.files.jsonl import Appender
 from bakeoff.results.log.store import RunFolder, TrialFolder
-from bakeoff.results.metrics import latency, under_load
+from bakeoff.results.metrics import latency
+from bakeoff.results.metrics.declaration import known
 from bakeoff.results.records import (
     Cache,
     CacheGaps,
@@ -61,6 +63,7 @@ from bakeoff.results.records import (
     Window,
     WindowKind,
 )
+from bakeoff.results.requests import Requests
 from bakeoff.results.server_view import prefix_hit_share, readings
 from bakeoff.workloads import PlannedSession, Tokenizer
 from bakeoff.workloads.models import ModelMix
@@ -75,32 +78,32 @@ _ABANDONED = frozenset({Outcome.TIMEOUT, Outcome.CANCELLED})
 
 def shape_of(load: Load, requests: Sequence[RequestRecord]) -> Shape:
     """The trial's load as a calibration can repeat it: the number of streams, and the pace and size of their chunks."""
-    answers = [request for request in under_load(requests) if request.chunk_ns]
+    under = Requests(requests).under_load
+    answers = under.take(under.chunks.counts > 0)
     rate = None if load.concurrency is not None else _sent_per_s(answers, load.rate_per_s)
     shape = Shape(concurrency=load.concurrency, rate_per_s=rate)
-    if not answers:
+    if not len(answers):
         return shape
-    gaps_s = latency.chunk_gaps_s(answers)
-    ttfts_s = [ttft_s for request in answers if (ttft_s := latency.ttft_from_send_s(request)) is not None]
+    (gaps_s, _), ttfts_s = latency.chunk_gaps_s(answers), known(latency.ttft_from_send_s(answers))
+    reads, sent_bytes = answers.chunks.reads, answers.ints("sent_bytes")
     return msgspec.structs.replace(
         shape,
-        gap_s=statistics.fmean(gaps_s) if gaps_s else shape.gap_s,
-        chunks=max(1, round(statistics.fmean(len(latency.arrivals(request)) for request in answers))),
-        ttft_s=statistics.median(ttfts_s) if ttfts_s else shape.ttft_s,
-        tokens_per_chunk=max(  # an answer of embeddings has none
-            1, round(sum(r.total_chunk_tokens for r in answers) / sum(len(latency.arrivals(r)) for r in answers))
-        ),
-        body_bytes=spread_of([request.sent_bytes for request in answers if request.sent_bytes is not None]),
+        gap_s=float(gaps_s.mean()) if len(gaps_s) else shape.gap_s,
+        chunks=max(1, round(float(reads.counts.mean()))),
+        ttft_s=float(np.median(ttfts_s)) if len(ttfts_s) else shape.ttft_s,
+        tokens_per_chunk=max(1, round(float(reads.tokens.mean()))),  # an answer of embeddings has none
+        body_bytes=spread_of(sent_bytes[sent_bytes != UNKNOWN].tolist()),
     )
 
 
-def _sent_per_s(requests: Sequence[RequestRecord], planned: float | None) -> float:
+def _sent_per_s(requests: Requests, planned: float | None) -> float:
     """Requests per second: as planned; fewer if a cap held some back; more if sessions have several turns."""
-    sent_ns = [request.sent_ns for request in requests if request.sent_ns is not None]
+    sent_ns = requests.ints("sent_ns")
+    sent_ns = sent_ns[sent_ns != UNKNOWN]
     if len(sent_ns) < 2:  # no interval to measure a rate by
         return planned or 1.0
-    rate = (len(sent_ns) - 1) / max(1e-9, (max(sent_ns) - min(sent_ns)) / 1e9)
-    return rate if planned is None or any(request.turn for request in requests) else min(planned, rate)
+    rate = (len(sent_ns) - 1) / max(1e-9, int(np.ptp(sent_ns)) / 1e9)
+    return rate if planned is None or requests.ints("turn").any() else min(planned, rate)
 
 
 class TrialRunner:

@@ -15,7 +15,7 @@ correlates by 0.9. Behind a router the client does not see who answered: there t
 hits, read by read, unless its answers name the replica.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from bakeoff.results.findings import Finding, FindingCode, warning
 from bakeoff.results.metrics import latency
 from bakeoff.results.metrics.requests import prompt_length
 from bakeoff.results.records import Outcome, RequestRecord, TelemetryRecord, Window
+from bakeoff.results.requests import Requests
 from bakeoff.results.server_view import Page, pages
 from bakeoff.results.server_view.readings import is_number
 from bakeoff.results.statistics.groups_over_time import (
@@ -122,17 +123,17 @@ class _Requests:
         return {label: (ratio, self._others(number, adjusted, self._prompts))
                 for number, (label, ratio) in enumerate(self._each(adjusted, self._prompts).items())}  # fmt: skip
 
-    def latency(self, seconds: Sequence[float | None], like: Floats) -> tuple[dict[str, Difference], dict[str, float]]:
+    def latency(self, seconds: Floats, like: Floats) -> tuple[dict[str, Difference], dict[str, float]]:
         """Difference of each address's mean rank from that of the others, and the ratio of their medians.
 
         Args:
-            seconds: of each request; None for one that has none.
+            seconds: of each request; NaN for one that has none.
             like: requests with about equal values are compared.
         """
-        known = np.array([value is not None and value > 0 for value in seconds])
+        known = seconds > 0
         if known.sum() < 2 * _STRATUM:
             return {}, {}
-        logs = np.log([value or 1.0 for value in seconds])
+        logs = np.log(np.where(known, seconds, 1.0))
         strata, ranks, residuals = np.zeros(len(logs), dtype=np.int64), np.zeros(len(logs)), np.zeros(len(logs))
         strata[known] = strata_of(like[known], _STRATUM)
         ranks[known] = ranks_within(strata[known], logs[known])
@@ -151,16 +152,17 @@ class _Requests:
 
     def ttfts(self) -> tuple[dict[str, Difference], dict[str, float]]:
         """As :meth:`latency`, of the time from the send to the first token, among like uncached prompts."""
-        return self.latency(
-            [latency.ttft_from_send_s(r) if r.outcome is Outcome.OK else None for r in self._requests],
-            self._prompts - self._cached,
-        )
+        return self._latency(latency.ttft_from_send_s, self._prompts - self._cached)
 
     def tpots(self) -> tuple[dict[str, Difference], dict[str, float]]:
         """The same of the time per output token, among like prompts."""
-        return self.latency(
-            [latency.tpot_s(r) if r.outcome is Outcome.OK else None for r in self._requests], self._prompts
-        )
+        return self._latency(latency.tpot_s, self._prompts)
+
+    def _latency(
+        self, of_requests: Callable[[Requests], Floats], like: Floats
+    ) -> tuple[dict[str, Difference], dict[str, float]]:
+        columns = Requests(self._requests)
+        return self.latency(np.where(columns.is_ok, of_requests(columns), np.nan), like)
 
     def _each(self, above: Floats, below: Floats, *, of_all: bool = False) -> dict[str, Ratio]:
         """The ratio of each address; with ``of_all`` its denominator covers all of them."""

@@ -19,7 +19,6 @@ import msgspec
 
 from bakeoff.engines.base import PrefixCacheFacts
 from bakeoff.harness.verdict.call_caches import Cache, cache_of
-from bakeoff.results.metrics.requests import planned_inside
 from bakeoff.results.records import AssumedRouting, CacheCause, CacheGap, CacheGaps, Outcome, RequestRecord, Window
 from bakeoff.results.run.groups import turn_range
 from bakeoff.workloads.prefixes import NO_BLOCK, EndlessCache
@@ -109,8 +108,11 @@ def cache_gaps(
         is_salted: whether each play of a session has words of its own.
     """
     calls = _calls(requests)
-    inside = {id(request) for request in planned_inside([call.request for call in calls], window)}
-    counted = [n for n, call in enumerate(calls) if id(call.request) in inside and call.request.outcome is Outcome.OK]
+    counted = [
+        n
+        for n, call in enumerate(calls)
+        if window.holds(call.request.planned_ns) and call.request.outcome is Outcome.OK
+    ]
     total = sum(calls[n].tokens for n in counted)
     if not total:
         return None

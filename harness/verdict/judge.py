@@ -1,37 +1,38 @@
 """Judges trials: VALID or INVALID, with the findings. Pure functions over a trial's log."""
 
 import math
-import statistics
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from http import HTTPStatus
 from itertools import pairwise
 
 import msgspec
+import numpy as np
 
 from bakeoff.harness.client.plausibility import is_miscounted
 from bakeoff.harness.host.machine_state import machine_findings, sampler_lost
 from bakeoff.harness.traffic.steady import TURNOVERS
 from bakeoff.harness.verdict.addresses import address_findings
 from bakeoff.harness.verdict.punctuality import off_schedule, stalled
+from bakeoff.results.columns import UNKNOWN
 from bakeoff.results.findings import Finding, FindingCode, Severity, invalid, warning
 from bakeoff.results.log.consistency import impossible_times
-from bakeoff.results.metrics import has_failed, latency, under_load
+from bakeoff.results.metrics import latency
 from bakeoff.results.metrics.backlog import Pressure, backlog
 from bakeoff.results.metrics.client_error import widest_s
+from bakeoff.results.metrics.declaration import known
 from bakeoff.results.metrics.kinds import first_visible_ns
 from bakeoff.results.metrics.mixture import clustered_mean
 from bakeoff.results.metrics.percentiles import percentile
 from bakeoff.results.metrics.prefix_cache import prompt_tokens
 from bakeoff.results.metrics.relaxation import needed_window_s, relaxation
-from bakeoff.results.metrics.requests import planned_inside
+from bakeoff.results.metrics.requests import prompt_lengths
 from bakeoff.results.metrics.silence import unusual_silence
 from bakeoff.results.metrics.steadiness import throughput_change
 from bakeoff.results.records import (
     Cache,
     ClientError,
     Load,
-    Outcome,
     Phase,
     RampRecord,
     RequestRecord,
@@ -42,6 +43,7 @@ from bakeoff.results.records import (
     Window,
     WindowKind,
 )
+from bakeoff.results.requests import Flags, Requests
 from bakeoff.results.server_view import fall, readings, tokens_disagree
 from bakeoff.results.units import NS_PER_S
 
@@ -113,8 +115,8 @@ def judge(evidence: Evidence) -> tuple[Verdict, list[Finding]]:
 
 
 def _findings(evidence: Evidence) -> Iterator[Finding]:
-    load = under_load(evidence.requests)
-    inside = planned_inside(load, evidence.window)
+    load = Requests(evidence.requests).under_load
+    inside = load.planned_inside(evidence.window)
     if evidence.engine_death:
         yield invalid(FindingCode.ENGINE_DIED, detail=evidence.engine_death)
     if evidence.client_loss:
@@ -134,7 +136,7 @@ def _findings(evidence: Evidence) -> Iterator[Finding]:
     yield from _ramp_failures(load, evidence)
     yield from _unsteady(evidence, load)
     yield from _length(evidence)
-    if evidence.window.length_s > 0 and not inside and not evidence.engine_death:
+    if evidence.window.length_s > 0 and not len(inside) and not evidence.engine_death:
         yield invalid(FindingCode.WINDOW_EMPTY, window_s=evidence.window.length_s)
     yield from _late(inside)
     if evidence.load.concurrency is None:
@@ -149,13 +151,13 @@ def _findings(evidence: Evidence) -> Iterator[Finding]:
     if evidence.sample_interval_ns is not None:
         yield from sampler_lost(evidence.telemetry, evidence.window, evidence.sample_interval_ns)
     yield from machine_findings(evidence.telemetry, evidence.window, evidence.max_foreign_share)
-    yield from _of_answers([request for request in inside if request.outcome is Outcome.OK])
+    yield from _of_answers(inside.ok)
     yield from _resent(inside)
     yield from _mix(evidence, inside)
     yield from _off_length(evidence.traffic)
     yield from _unfilled(evidence, load)
     yield from _uncalibrated(evidence, load)
-    yield from _of_counters(evidence)
+    yield from _of_counters(evidence, load)
     yield from address_findings(inside, evidence.telemetry, evidence.window, evidence.replica_header)
 
 
@@ -172,33 +174,32 @@ def _length(evidence: Evidence) -> Iterator[Finding]:
         yield warning(FindingCode.PLAN_ENDED_EARLY, planned_s=length_s, needed_window_s=needed_s)
 
 
-def _mix(evidence: Evidence, inside: Sequence[RequestRecord]) -> Iterator[Finding]:
+def _mix(evidence: Evidence, inside: Requests) -> Iterator[Finding]:
     """Requests unlike those of the load in the long run: in their turns or, in a closed loop, their lengths."""
     traffic = evidence.traffic
     if evidence.window.kind is not WindowKind.STEADY or traffic is None or len(inside) < _MIN_MIX_REQUESTS:
         return
-    mean, error = clustered_mean((request.session, request.turn) for request in inside)
+    mean, error = clustered_mean(zip(inside.values("session"), inside.values("turn"), strict=True))
     if traffic.mean_turn and abs(mean - traffic.mean_turn) > max(_MAX_MIX_ERROR * traffic.mean_turn, _MAX_SE * error):
         yield invalid(FindingCode.TURN_MIX, window_turn=mean + 1, workload_turn=traffic.mean_turn + 1)
-    whole = [request.requested_output_tokens for request in inside if request.part == 1]
-    lengths = [tokens for tokens in whole if tokens is not None]
+    lengths = inside.take(inside.numbers("part") == 1).ints("requested_output_tokens")
+    lengths = lengths[lengths != UNKNOWN]
     expected = traffic.mean_output_tokens
     if evidence.load.concurrency is None or not expected or len(lengths) < _MIN_MIX_REQUESTS:
         return
-    mean, error = statistics.fmean(lengths), traffic.output_tokens_sd / math.sqrt(len(lengths))
+    mean, error = float(lengths.mean()), traffic.output_tokens_sd / math.sqrt(len(lengths))
     if abs(mean - expected) > max(_MAX_MIX_ERROR * expected, _MAX_SE * error):
         yield invalid(FindingCode.LENGTH_MIX, window_tokens=mean, workload_tokens=expected)
 
 
-def _stopped(telemetry: Sequence[TelemetryRecord], measured: Sequence[RequestRecord]) -> Iterator[Finding]:
+def _stopped(telemetry: Sequence[TelemetryRecord], measured: Requests) -> Iterator[Finding]:
     """Engine processes that were stopped (state T) between the first request's planned start and the last one's end.
 
     Such an engine has not failed, but the trial does not show its speed.
     """
-    if not measured:
+    if not len(measured):
         return
-    start_ns = min(request.planned_ns for request in measured)
-    end_ns = max(request.ended_ns for request in measured)
+    start_ns, end_ns = int(measured.ints("planned_ns").min()), int(measured.ints("ended_ns").max())
     samples = [record for record in telemetry if record.source == "engine" and start_ns <= record.t_ns <= end_ns]
     stops = [(later.t_ns - sample.t_ns, sample) for sample, later in pairwise(samples) if _count(sample, "stopped")]
     stopped_s = sum(length_ns for length_ns, _ in stops) / 1e9
@@ -216,15 +217,15 @@ def _has_failed_ramp(evidence: Evidence) -> bool:
     return evidence.ramp is not None and evidence.ramp.has_failed
 
 
-def _failed(measured: Sequence[RequestRecord], evidence: Evidence) -> Iterator[Finding]:
+def _failed(measured: Requests, evidence: Evidence) -> Iterator[Finding]:
     is_ramp = _has_failed_ramp(evidence)
-    failed = [request for request in measured if has_failed(request)]
+    failed = measured.take(measured.has_failed)
     if is_ramp:  # what the client cancelled when it gave up is neither
-        measured = [request for request in measured if request.outcome is not Outcome.CANCELLED]
-    if not failed or (not is_ramp and len(failed) <= evidence.max_failure_share * len(measured)):
+        measured = measured.take(~measured.is_cancelled)
+    if not len(failed) or (not is_ramp and len(failed) <= evidence.max_failure_share * len(measured)):
         return
-    ((outcome, count),) = Counter(request.outcome for request in failed).most_common(1)
-    first = next(request for request in failed if request.outcome is outcome)
+    ((outcome, count),) = Counter(failed.values("outcome")).most_common(1)
+    first = failed.take(failed.equal("outcome", outcome))[0]
     yield invalid(
         _failure_code(first.status or 0, is_ramp=is_ramp),
         failed_requests=len(failed),
@@ -241,9 +242,9 @@ def _failure_code(status: int, *, is_ramp: bool) -> FindingCode:
     return _CODES.get(status, FindingCode.RAMP_FAILED if is_ramp else FindingCode.FAILED_REQUESTS)
 
 
-def _ramp_failures(load: Sequence[RequestRecord], evidence: Evidence) -> Iterator[Finding]:
-    ramp = [request for request in load if request.phase is Phase.RAMP]
-    failed = [request for request in ramp if has_failed(request)]
+def _ramp_failures(load: Requests, evidence: Evidence) -> Iterator[Finding]:
+    ramp = load.take(load.equal("phase", Phase.RAMP))
+    failed = ramp.take(ramp.has_failed)
     if len(failed) > evidence.max_failure_share * len(ramp):
         yield warning(
             FindingCode.RAMP_FAILURES,
@@ -254,8 +255,8 @@ def _ramp_failures(load: Sequence[RequestRecord], evidence: Evidence) -> Iterato
         )
 
 
-def _miscounted(measured: Sequence[RequestRecord], max_share: float) -> Iterator[Finding]:
-    answered = [request for request in measured if request.outcome is Outcome.OK]
+def _miscounted(measured: Requests, max_share: float) -> Iterator[Finding]:
+    answered = measured.ok
     wrong = [request for request in answered if is_miscounted(request)]
     if len(wrong) > max_share * len(answered):
         first = wrong[0]
@@ -266,23 +267,28 @@ def _miscounted(measured: Sequence[RequestRecord], max_share: float) -> Iterator
         )  # fmt: skip
 
 
-def _late(measured: Sequence[RequestRecord]) -> Iterator[Finding]:
-    lags = [lag for request in measured if (lag := latency.send_lag_s(request)) is not None]
-    ttfts = [ttft for request in measured if (ttft := latency.ttft_s(request)) is not None]
-    if not lags or not ttfts:
+def _late(measured: Requests) -> Iterator[Finding]:
+    lags, ttfts = known(latency.send_lag_s(measured)), known(latency.ttft_s(measured))
+    if not len(lags) or not len(ttfts):
         return
-    lag = sorted(lags)[int(0.9 * (len(lags) - 1))]
-    ttft = percentile(ttfts, 0.5).value or max(ttfts)  # too few requests for a median
+    lag = float(np.sort(lags)[int(0.9 * (len(lags) - 1))])
+    ttft = percentile(ttfts, 0.5).value or float(ttfts.max())  # too few requests for a median
     if lag > MAX_SEND_LAG_S and lag > 0.1 * ttft:
         yield invalid(FindingCode.CLIENT_LATE, late_share=0.1, send_lag_s=lag)
 
 
-def _stalled(evidence: Evidence, load: Sequence[RequestRecord], inside: Sequence[RequestRecord]) -> Iterator[Finding]:
-    ttfts_s = [ttft for request in inside if (ttft := latency.ttft_s(request)) is not None]
-    gaps_s = latency.chunk_gaps_s(load, evidence.window)
-    typical_s = (statistics.median(ttfts_s) if ttfts_s else None, statistics.fmean(gaps_s) if gaps_s else None)
-    if finding := stalled(evidence.telemetry, typical_s, evidence.max_error_share):
+def _stalled(evidence: Evidence, load: Requests, inside: Requests) -> Iterator[Finding]:
+    if finding := stalled(evidence.telemetry, _typical_s(load, inside, evidence.window), evidence.max_error_share):
         yield finding
+
+
+def _typical_s(load: Requests, inside: Requests, window: Window) -> tuple[float | None, float | None]:
+    """Median TTFT and mean gap between chunks of a trial; None where there is none."""
+    ttfts_s, (gaps_s, _) = known(latency.ttft_s(inside)), latency.chunk_gaps_s(load, window)
+    return (
+        float(np.median(ttfts_s)) if len(ttfts_s) else None,
+        float(gaps_s.mean()) if len(gaps_s) else None,
+    )
 
 
 def client_faults(evidence: Evidence) -> list[Finding]:
@@ -293,14 +299,9 @@ def client_faults(evidence: Evidence) -> list[Finding]:
     error = evidence.client_error
     if error is None:
         return []
-    load = under_load(evidence.requests)
-    inside = planned_inside(load, evidence.window)
-    ttfts_s = [ttft for request in inside if (ttft := latency.ttft_s(request)) is not None]
-    gaps_s = latency.chunk_gaps_s(load, evidence.window)
-    pairs = (
-        ("ttft", widest_s("ttft", error), statistics.median(ttfts_s) if ttfts_s else None),
-        ("chunk_gap", widest_s("chunk_gap", error), statistics.fmean(gaps_s) if gaps_s else None),
-    )
+    load = Requests(evidence.requests).under_load
+    ttft_s, gap_s = _typical_s(load, load.planned_inside(evidence.window), evidence.window)
+    pairs = (("ttft", widest_s("ttft", error), ttft_s), ("chunk_gap", widest_s("chunk_gap", error), gap_s))
     max_share = evidence.max_error_share
     return [
         invalid(FindingCode.CLIENT_ERROR, latency=name, error_s=error_s, typical_s=typical_s, max_error_share=max_share)
@@ -309,7 +310,7 @@ def client_faults(evidence: Evidence) -> list[Finding]:
     ]
 
 
-def _froze(evidence: Evidence, load: Sequence[RequestRecord]) -> Iterator[Finding]:
+def _froze(evidence: Evidence, load: Requests) -> Iterator[Finding]:
     """A silence of the engine that neither the client nor a stop of its processes explains."""
     if silence := unusual_silence(load, evidence.window):
         share = silence.length_s / evidence.window.length_s
@@ -319,12 +320,12 @@ def _froze(evidence: Evidence, load: Sequence[RequestRecord]) -> Iterator[Findin
         )  # fmt: skip
 
 
-def _drain(evidence: Evidence, inside: Sequence[RequestRecord]) -> Iterator[Finding]:
+def _drain(evidence: Evidence, inside: Requests) -> Iterator[Finding]:
     """Rates over a makespan of which a fair part came after the last request was planned."""
     window = evidence.window
-    if window.kind is not WindowKind.MAKESPAN or not inside:
+    if window.kind is not WindowKind.MAKESPAN or not len(inside):
         return
-    drain_s = (window.end_ns - max(request.planned_ns for request in inside)) / NS_PER_S
+    drain_s = (window.end_ns - int(inside.ints("planned_ns").max())) / NS_PER_S
     if drain_s > _MAX_DRAIN_SHARE * window.length_s:
         yield warning(FindingCode.DRAIN_IN_RATES, drain_s=drain_s, window_s=window.length_s)
 
@@ -336,16 +337,16 @@ def _restarted(telemetry: Sequence[TelemetryRecord]) -> Iterator[Finding]:
         yield invalid(FindingCode.ENGINE_RESTARTED, counter=reset.name, before=reset.before, after=reset.after)
 
 
-def _of_counters(evidence: Evidence) -> Iterator[Finding]:
+def _of_counters(evidence: Evidence, load: Requests) -> Iterator[Finding]:
     """A counter that fell and recovered (several servers behind one address), or token counts unlike the client's."""
     reset = fall(evidence.telemetry)
     if reset is not None and reset.several:
         yield warning(FindingCode.SEVERAL_SERVERS, counter=reset.name, before=reset.before, after=reset.after)
-    elif disagreement := tokens_disagree(evidence.telemetry, evidence.requests):
+    elif disagreement := tokens_disagree(evidence.telemetry, load):
         yield disagreement
 
 
-def _hits(evidence: Evidence, load: Sequence[RequestRecord]) -> tuple[int, int] | None:
+def _hits(evidence: Evidence, load: Requests) -> tuple[int, int] | None:
     """Prompt tokens from the engine's prefix cache, and all prompt tokens; None if the engine reports no hits.
 
     Counts from the engine's answers, or from its metrics endpoint if the answers have none.
@@ -355,22 +356,23 @@ def _hits(evidence: Evidence, load: Sequence[RequestRecord]) -> tuple[int, int] 
     hit = readings(evidence.telemetry).increase("prefix_hits_tokens_total").value
     if hit is None:
         return None
-    return round(hit), sum(request.prompt_tokens or request.requested_input_tokens or 0 for request in load)
+    return round(hit), int(np.nan_to_num(prompt_lengths(load)).sum())
 
 
-def _not_cold(evidence: Evidence, load: Sequence[RequestRecord]) -> Iterator[Finding]:
+def _not_cold(evidence: Evidence, load: Requests) -> Iterator[Finding]:
     """Cache hits beyond the prompts that a cold trial itself repeats."""
     traffic, hits = evidence.traffic, _hits(evidence, load)
     if traffic is None or traffic.cache is not Cache.COLD or hits is None:
         return
-    sent_again = sum(request.requested_input_tokens or 0 for request in load if request.cycle)
+    again = load.take(load.ints("cycle") > 0)
+    sent_again = int(np.nan_to_num(again.numbers("requested_input_tokens")).sum())
     # one block more per request: an engine with smaller blocks hits more of a prefix than the simulated cache
     allowed = traffic.repeated_tokens + sent_again + traffic.block_tokens * len(load)
     if hits[0] > allowed:
         yield invalid(FindingCode.CACHE_NOT_COLD, cached_tokens=hits[0], prompt_tokens=hits[1], repeated_tokens=allowed)
 
 
-def _unfilled(evidence: Evidence, measured: Sequence[RequestRecord]) -> Iterator[Finding]:
+def _unfilled(evidence: Evidence, measured: Requests) -> Iterator[Finding]:
     """A primed or warm cache that has few or no hits."""
     traffic = evidence.traffic
     if traffic is None or traffic.cache is Cache.COLD:
@@ -392,7 +394,7 @@ def _off_length(traffic: TrafficRecord | None) -> Iterator[Finding]:
         )
 
 
-def _unsteady(evidence: Evidence, load: Sequence[RequestRecord]) -> Iterator[Finding]:
+def _unsteady(evidence: Evidence, load: Requests) -> Iterator[Finding]:
     """An open loop that the engine does not sustain, or a closed loop with a trend in its throughput."""
     window = evidence.window
     if window.kind is not WindowKind.STEADY or window.length_s <= 0:
@@ -405,7 +407,7 @@ def _unsteady(evidence: Evidence, load: Sequence[RequestRecord]) -> Iterator[Fin
         yield invalid(FindingCode.NOT_STEADY, change_share=change)
 
 
-def _pressure(evidence: Evidence, load: Sequence[RequestRecord]) -> Iterator[Finding]:
+def _pressure(evidence: Evidence, load: Requests) -> Iterator[Finding]:
     rate_per_s = (evidence.load.rate_per_s or 0.0) * (evidence.traffic.turns if evidence.traffic else 1.0)
     found = backlog(load, evidence.window, rate_per_s)
     if found.pressure is Pressure.SATURATED:
@@ -427,50 +429,53 @@ def _pressure(evidence: Evidence, load: Sequence[RequestRecord]) -> Iterator[Fin
         )  # fmt: skip
 
 
-def _resent(measured: Sequence[RequestRecord]) -> Iterator[Finding]:
-    if resent := sum(request.is_resent for request in measured):
+def _resent(measured: Requests) -> Iterator[Finding]:
+    if resent := int(measured.equal("is_resent", True).sum()):
         yield warning(FindingCode.RESENT, resent_requests=resent, measured_requests=len(measured))
 
 
-def _of_answers(answered: Sequence[RequestRecord]) -> Iterator[Finding]:
+def _of_answers(answered: Requests) -> Iterator[Finding]:
     """Answers of the wrong length, and token counts that differ from the plan or are estimates."""
-    if wrong := _unequal((r.output_tokens, r.requested_output_tokens) for r in filter(_is_forced, answered)):
+    if wrong := _unequal(answered.take(_is_forced(answered)), "output_tokens", "requested_output_tokens"):
         output, requested = wrong[0]
         yield warning(
             FindingCode.OUTPUT_LENGTH, wrong_requests=len(wrong), ok_requests=len(answered), output_tokens=output,
             asked_tokens=requested,
         )  # fmt: skip
-    if wrong := _unequal((r.prompt_tokens, r.requested_input_tokens) for r in answered):
+    if wrong := _unequal(answered, "prompt_tokens", "requested_input_tokens"):
         counted, planned = wrong[0]
         yield warning(
             FindingCode.INPUT_LENGTH, wrong_requests=len(wrong), ok_requests=len(answered), engine_tokens=counted,
             planned_tokens=planned,
         )  # fmt: skip
     yield from _guessed_counts(answered)
-    if hidden := [request.hidden_tokens for request in answered if request.hidden_tokens]:
+    hidden = answered.ints("hidden_tokens")
+    if len(hidden := hidden[hidden > 0]):
         yield warning(
             FindingCode.HIDDEN_REASONING, hidden_requests=len(hidden), ok_requests=len(answered),
-            hidden_tokens=round(sum(hidden) / len(hidden)),
+            hidden_tokens=round(float(hidden.mean())),
         )  # fmt: skip
     if thinking := sum(_thinks_in_text(request) for request in answered):
         yield warning(FindingCode.THINKING_IN_TEXT, thinking_requests=thinking, ok_requests=len(answered))
-    if invisible := sum(first_visible_ns(request) is None and "r" in request.chunk_kinds for request in answered):
+    reasons = answered.chunks.sums(answered.is_reasoning.astype(np.int64)) > 0
+    if invisible := int((reasons & (first_visible_ns(answered) == UNKNOWN)).sum()):
         yield warning(FindingCode.NOTHING_VISIBLE, invisible_requests=invisible, ok_requests=len(answered))
-    streamed = (request for request in answered if request.is_streamed)
-    long = [request for request in streamed if sum(request.chunk_tokens) >= _MIN_BUFFERED_TOKENS]
-    buffered = sum(_is_in_one_piece(request) for request in long)
-    if long and buffered > _MAX_BUFFERED_SHARE * len(long):
+    streamed = answered.take(answered.equal("is_streamed", True))
+    long = streamed.take(streamed.chunks.total_tokens >= _MIN_BUFFERED_TOKENS)
+    # most tokens of an answer arrived with its first ones
+    buffered = int((long.chunks.reads.first_tokens >= _ONE_PIECE_SHARE * long.chunks.total_tokens).sum())
+    if len(long) and buffered > _MAX_BUFFERED_SHARE * len(long):
         yield warning(FindingCode.BUFFERED, buffered_requests=buffered, ok_requests=len(answered))
 
 
-def _is_forced(request: RequestRecord) -> bool:
-    """Whether an answer should be as long as asked; those that are scored or call tools end by themselves."""
-    is_counted = request.token_source is not TokenSource.ESTIMATED
-    return request.check is None and "c" not in request.chunk_kinds and is_counted
+def _is_forced(answered: Requests) -> Flags:
+    """Whether each answer should be as long as asked; those that are scored or call tools end by themselves."""
+    calls = np.array(["c" in kinds for kinds in answered.values("chunk_kinds")], dtype=bool)
+    return ~answered.is_present("check") & ~calls & ~answered.equal("token_source", TokenSource.ESTIMATED)
 
 
-def _guessed_counts(answered: Sequence[RequestRecord]) -> Iterator[Finding]:
-    sources = Counter(request.token_source for request in answered)
+def _guessed_counts(answered: Requests) -> Iterator[Finding]:
+    sources = Counter(answered.values("token_source"))
     if apportioned := sources[TokenSource.APPORTIONED]:
         yield warning(FindingCode.TOKENS_APPORTIONED, apportioned_requests=apportioned, ok_requests=len(answered))
     if unplaced := sources[TokenSource.UNPLACED]:
@@ -488,24 +493,21 @@ def _thinks_in_text(request: RequestRecord) -> bool:
     return request.text.lstrip().startswith(_THINKING_BEGINS) or any(tag in request.text for tag in _THINKING_ENDS)
 
 
-def _is_in_one_piece(request: RequestRecord) -> bool:
-    """Whether most tokens of an answer arrived with its first ones."""
-    (_, at_once), *_ = latency.arrivals(request)
-    return at_once >= _ONE_PIECE_SHARE * sum(request.chunk_tokens)
+def _unequal(requests: Requests, counted: str, planned: str) -> list[tuple[int, int]]:
+    """The pairs of two fields in which both numbers are known and differ."""
+    a, b = requests.ints(counted), requests.ints(planned)
+    differ = (a != UNKNOWN) & (b != UNKNOWN) & (a != b)
+    return list(zip(a[differ].tolist(), b[differ].tolist(), strict=True))
 
 
-def _unequal(pairs: Iterable[tuple[int | None, int | None]]) -> list[tuple[int, int]]:
-    """The pairs in which both numbers are known and differ."""
-    return [(a, b) for a, b in pairs if a is not None and b is not None and a != b]
-
-
-def _uncalibrated(evidence: Evidence, measured: Sequence[RequestRecord]) -> Iterator[Finding]:
+def _uncalibrated(evidence: Evidence, measured: Requests) -> Iterator[Finding]:
     """A trial that was much faster than the calibration: its client error may be larger than measured."""
     error = evidence.client_error
     if error is None or evidence.window.length_s <= 0:
         return
-    chunks = sum(evidence.window.holds(t_ns) for request in measured for t_ns, _ in latency.arrivals(request))
-    rate = chunks / evidence.window.length_s
+    times_ns, window = measured.chunks.reads.ns, evidence.window
+    chunks = int(((times_ns >= window.start_ns) & (times_ns < window.end_ns)).sum())
+    rate = chunks / window.length_s
     if rate > _MAX_PACE_RATIO * error.chunks_per_s:
         yield warning(
             FindingCode.UNCALIBRATED_PACE, calibrated_chunks_per_s=error.chunks_per_s, trial_chunks_per_s=rate

@@ -1,11 +1,15 @@
 """Whether the client kept to its schedule: rules of the verdict, as pure functions over a trial's log."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+
+import numpy as np
 
 from bakeoff.harness.client.loop_lag import BUSY_SHARE, SOURCE, STALL_NS
+from bakeoff.results.columns import UNKNOWN
 from bakeoff.results.findings import Finding, FindingCode, invalid
 from bakeoff.results.metrics import latency
-from bakeoff.results.records import RequestRecord, TelemetryRecord
+from bakeoff.results.records import TelemetryRecord
+from bakeoff.results.requests import Requests
 
 MAX_LATE_S = 0.005
 """A request of an open loop that is sent this much after its planned time is late."""
@@ -50,30 +54,23 @@ def stalled(
     return invalid(FindingCode.CLIENT_STALLED, loop_lag_s=lag_s, max_loop_lag_s=limit_s)
 
 
-def off_schedule(requests: Sequence[RequestRecord]) -> list[Finding]:
+def off_schedule(requests: Requests) -> list[Finding]:
     """Late requests, or a wrong send rate: an open loop must keep its schedule.
 
     Args:
         requests: of one open loop, under load.
     """
-    sent = [(_due_ns(request), lag_s) for request in requests if (lag_s := latency.send_lag_s(request)) is not None]
-    if not sent:
+    lags_s, due_ns = latency.send_lag_s(requests), requests.ints("due_ns")
+    is_sent = ~np.isnan(lags_s)
+    if not is_sent.any():
         return []
+    due_s = np.where(due_ns == UNKNOWN, requests.ints("planned_ns"), due_ns)[is_sent] / 1e9
+    lags_s = lags_s[is_sent]
     findings: list[Finding] = []
-    late = sum(lag_s > MAX_LATE_S for _, lag_s in sent)
-    if late > max(MAX_LATE_REQUESTS, MAX_LATE_SHARE * len(sent)):
-        findings.append(invalid(FindingCode.CLIENT_LATE, late_share=late / len(sent), send_lag_s=MAX_LATE_S))
-    planned_s = _span_s(due_ns / 1e9 for due_ns, _ in sent)
-    took_s = _span_s(due_ns / 1e9 + lag_s for due_ns, lag_s in sent)
+    late = int((lags_s > MAX_LATE_S).sum())
+    if late > max(MAX_LATE_REQUESTS, MAX_LATE_SHARE * len(lags_s)):
+        findings.append(invalid(FindingCode.CLIENT_LATE, late_share=late / len(lags_s), send_lag_s=MAX_LATE_S))
+    planned_s, took_s = float(np.ptp(due_s)), float(np.ptp(due_s + lags_s))
     if abs(took_s - planned_s) > max(MAX_LATE_S, MAX_RATE_ERROR * took_s):
         findings.append(invalid(FindingCode.CLIENT_OFF_RATE, rate_share=planned_s / took_s))
     return findings
-
-
-def _due_ns(request: RequestRecord) -> int:
-    return request.planned_ns if request.due_ns is None else request.due_ns
-
-
-def _span_s(times_s: Iterable[float]) -> float:
-    times = list(times_s)
-    return max(times) - min(times)

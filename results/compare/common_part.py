@@ -10,17 +10,20 @@ repeat is compared over the requests that both measured. All values of a compari
   whole window.
 """
 
-from collections import Counter
+import functools
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
+from bakeoff.results.columns import UNKNOWN, Ints
 from bakeoff.results.compare.sides import AnyTrial
 from bakeoff.results.export.benchmark_json import StoredTrial
-from bakeoff.results.metrics import Value, under_load
+from bakeoff.results.metrics import Value
 from bakeoff.results.metrics.closed_loop import closed_loop_rates, cycles_ns
-from bakeoff.results.metrics.requests import planned_inside
 from bakeoff.results.metrics.sessions import over_requests
 from bakeoff.results.metrics.trial import request_metrics
-from bakeoff.results.records import Outcome, Phase, RequestRecord, Slo
+from bakeoff.results.records import Phase, Slo
+from bakeoff.results.requests import Requests
 from bakeoff.results.run.work import work_of
 from bakeoff.results.units import NS_PER_S
 
@@ -36,7 +39,6 @@ _ENERGIES = {
     "energy_per_request_j": "requests_per_s",
 }
 """Metric → the rate by which it divides the power."""
-_Key = tuple[Phase, int | None, str, int, int, int | None, int | None, float]
 
 
 class CommonTrial(StoredTrial, frozen=True):
@@ -91,15 +93,35 @@ def _parts(a: Sessions, b: Sessions) -> "list[_Part]":
 
 
 class _Served:
-    """The measured requests of one trial that ended, by identity, and their cycles by index."""
+    """The measured requests of one trial that ended, and whose identity no other has.
+
+    Attributes:
+        trial: the trial.
+        load: its requests under load.
+        requests: those that count.
+        keys: their identity, in ascending order.
+        places: the position in ``requests`` of each key.
+        cycles_ns: of each request; `UNKNOWN` where a cycle is unknown, and without a closed loop.
+    """
 
     def __init__(self, trial: AnyTrial) -> None:
-        load = under_load(trial.requests)
-        ended = [r for r in planned_inside(load, trial.record.window) if r.outcome is not Outcome.CANCELLED]
-        counts = Counter(map(_key, ended))
         self.trial = trial
-        self.requests = {key: request for request in ended if counts[key := _key(request)] == 1}
-        self.cycles_ns = cycles_ns(load, ended) if trial.record.load.concurrency else {}
+        self.load = Requests(trial.requests).under_load
+        inside = self.load.planned_inside(trial.record.window)
+        self.requests = inside.take(~inside.is_cancelled)
+        keys, places, counts = np.unique(_keys(self.requests), return_index=True, return_counts=True)
+        self.keys, self.places = keys[counts == 1], places[counts == 1]
+        self.cycles_ns = np.full(len(self.requests), UNKNOWN)
+        if trial.record.load.concurrency:
+            self.cycles_ns = cycles_ns(self.load, self.requests)
+
+    def places_of(self, keys: Ints) -> Ints:
+        """Positions in ``requests`` of some of the keys, in the order of the requests."""
+        return np.sort(self.places[np.searchsorted(self.keys, keys)])
+
+    def timed(self, keys: Ints) -> Ints:
+        """Those of the keys whose cycles are known."""
+        return keys[self.cycles_ns[self.places[np.searchsorted(self.keys, keys)]] != UNKNOWN]
 
 
 class _Part:
@@ -117,9 +139,9 @@ class _Part:
 
     def __init__(self, members: Sequence[_Served], every: Sequence[_Served]) -> None:
         self._members = {id(served.trial): served for served in members}
-        self._keys = set.intersection(*(set(served.requests) for served in every))
-        self._timed = {key for key in self._keys if all(one.requests[key].index in one.cycles_ns for one in every)}
-        fewest = min(len(served.requests) for served in every)
+        self._keys = functools.reduce(np.intersect1d, (served.keys for served in every))
+        self._timed = functools.reduce(lambda keys, served: served.timed(keys), every, self._keys)
+        fewest = min(len(served.keys) for served in every)
         self.trials = [served.trial for served in members]
         self.is_enough = len(self._keys) >= max(1.0, _MIN_COMMON * fewest)
         self.has_cycles = len(self._timed) >= _MIN_TIMED * len(self._keys)
@@ -127,26 +149,27 @@ class _Part:
     def over(self, trial: AnyTrial, slo: Slo, *, by_cycles: bool) -> CommonTrial:
         """One of the trials over the common part."""
         served, slots = self._members[id(trial)], trial.record.load.concurrency
-        requests = [request for key, request in served.requests.items() if key in self._keys]
-        of_sessions = over_requests(trial.record, under_load(trial.requests), requests)
+        requests = served.requests.take(served.places_of(self._keys))
+        of_sessions = over_requests(trial.record, served.load, requests)
         metrics = trial.metrics | request_metrics(requests, slo) | of_sessions
         if slots and by_cycles:
-            timed = [request for key, request in served.requests.items() if key in self._timed]
-            took_s = sum(served.cycles_ns[request.index] for request in timed) / NS_PER_S / slots
-            metrics |= closed_loop_rates(timed, took_s, slo)
+            places = served.places_of(self._timed)
+            took_s = int(served.cycles_ns[places].sum()) / NS_PER_S / slots
+            metrics |= closed_loop_rates(served.requests.take(places), took_s, slo)
             metrics |= {name: _per(rate, trial.metrics, metrics, name) for name, rate in _ENERGIES.items()}
         return CommonTrial(trial.record, metrics, trial.quality, work_of(requests), by_cycles=by_cycles)
 
 
-def _key(request: RequestRecord) -> _Key:
-    """What makes a request of two trials the same one.
+def _keys(requests: Requests) -> Ints:
+    """What makes a request of two trials the same one, as a hash of 64 bits.
 
     Positions in the window's plan are. Sessions that began before the window are chosen by the engine's pace, so their
     requests are the same only if session, turn and lengths are.
     """
-    index = request.index if request.phase is Phase.MEASURED else None
-    lengths = request.requested_input_tokens, request.requested_output_tokens
-    return request.phase, index, request.session, request.turn, request.cycle, *lengths, request.part
+    positions = np.where(requests.equal("phase", Phase.MEASURED), requests.ints("index"), UNKNOWN).tolist()
+    names = ("phase", "session", "turn", "cycle", "requested_input_tokens", "requested_output_tokens", "part")
+    identities = zip(positions, *map(requests.values, names), strict=True)
+    return np.fromiter(map(hash, identities), dtype=np.int64, count=len(requests))
 
 
 def _per(rate: str, window: Mapping[str, Value], common: Mapping[str, Value], name: str) -> Value:

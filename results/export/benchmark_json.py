@@ -20,10 +20,9 @@ import numpy as np
 
 from bakeoff.results.errors import UNDECODABLE, NotExportable, NotImportable
 from bakeoff.results.log.run_log import Manifest
-from bakeoff.results.metrics import CATALOGUE, HEADLINE, Metric, Unit, Value, absent, latency, under_load
+from bakeoff.results.metrics import CATALOGUE, HEADLINE, Metric, Unit, Value, absent
 from bakeoff.results.metrics.catalogue import DEFINITIONS
 from bakeoff.results.metrics.quality import QualityRecord
-from bakeoff.results.metrics.requests import planned_inside
 from bakeoff.results.records import SCHEMA_VERSION, RequestRecord, TrialRecord, schema_problem
 from bakeoff.results.run.cells import Cell, Trial
 from bakeoff.results.run.run import Run, by_repeat
@@ -186,23 +185,25 @@ def stored(title: str, run: Run, file: str = "") -> StoredRun:
 
 def _compared_requests(trial: Trial) -> list[RequestRecord]:
     """What comparisons need of a trial's requests (:mod:`bakeoff.results.compare.common_part`)."""
-    load = under_load(trial.requests)
-    inside = planned_inside(load, trial.window)
-    indices = {index for request in inside for index in (request.index, request.index - min(1, request.turn))}
-    return [_ends_only(request) for request in load if request.index in indices]
+    index, turn = trial.inside.ints("index"), trial.inside.ints("turn")
+    wanted = np.union1d(index, index - np.minimum(1, turn))
+    return [_ends_only(request) for request in trial.load.take(np.isin(trial.load.ints("index"), wanted))]
 
 
 def _ends_only(request: RequestRecord) -> RequestRecord:
     """A request without its text and the chunks between the first and the last."""
-    chunks = latency.arrivals(request)
-    if len(chunks) > 1:
-        chunks = [chunks[0], (chunks[-1][0], sum(tokens for _, tokens in chunks[1:]))]
+    times_ns, tokens = request.chunk_ns[:1], request.chunk_tokens
+    later = sum(t_ns > times_ns[0] for t_ns in request.chunk_ns)
+    if times_ns:
+        tokens = [sum(tokens[: len(tokens) - later])]
+    if later:
+        times_ns, tokens = [*times_ns, request.chunk_ns[-1]], [*tokens, request.total_chunk_tokens - tokens[0]]
     return RequestRecord(
         index=request.index, phase=request.phase, session=request.session, turn=request.turn,
         planned_ns=request.planned_ns, ended_ns=request.ended_ns, sent_ns=request.sent_ns,
         requested_input_tokens=request.requested_input_tokens, requested_output_tokens=request.requested_output_tokens,
         cycle=request.cycle, part=request.part, outcome=request.outcome,
-        chunk_ns=[t_ns for t_ns, _ in chunks], chunk_tokens=[tokens for _, tokens in chunks],
+        chunk_ns=times_ns, chunk_tokens=tokens,
         prompt_tokens=request.prompt_tokens, output_tokens=request.output_tokens, cached_tokens=request.cached_tokens,
         finish_reason=request.finish_reason, is_right=request.is_right, is_streamed=request.is_streamed,
         model=request.model,

@@ -6,7 +6,7 @@ Spreadsheets treat CSV text that starts with ``= + - @`` as a formula; such cell
 
 import csv
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,8 @@ from bakeoff.results.run.run import Run
 if TYPE_CHECKING:
     import pandas as pd
 
+_ROWS = 50_000
+"""Requests whose rows exist at a time."""
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
@@ -50,27 +52,56 @@ def table(run: Run, which: Table, how: Format) -> bytes:
     Raises:
         NotExportable: the table is empty, or pyarrow is not installed.
     """
-    data: pd.DataFrame = getattr(run, which.value)
-    if data.empty:
+    encoded = b"".join(pieces(run, which, how))
+    if not encoded:
         ended = "no profiled trial ended" if which is Table.ATTRIBUTION else "no trial ended"
         raise NotExportable(f"{run.path} has no {which.value} to export: {ended}")
-    return _WRITERS[how](data)
+    return encoded
 
 
-def _csv(data: "pd.DataFrame") -> bytes:
-    safe = data.rename(columns=_defused)
-    for name in _texts(safe):
-        safe[name] = safe[name].map(_defused)
-    # quote all text: a bare carriage return would start a new row
-    return safe.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC).encode("utf-8", errors="replace")
+def pieces(run: Run, which: Table, how: Format) -> Iterator[bytes]:
+    """The same piece by piece, so that only some requests are rows at a time; nothing for an empty table.
+
+    Raises:
+        NotExportable: pyarrow is not installed.
+    """
+    return _WRITERS[how](frame for frame in _frames(run, which) if not frame.empty)
 
 
-def _json(data: "pd.DataFrame") -> bytes:
-    text = str(data.to_json(orient="records", double_precision=15))
-    return text.encode("utf-8", errors="replace") + b"\n"
+def _frames(run: Run, which: Table) -> "Iterator[pd.DataFrame]":
+    if which is Table.REQUESTS:
+        return run.request_slices(_ROWS)
+    if which is Table.CHUNKS:
+        return run.chunk_slices(_ROWS)
+    return iter([getattr(run, which.value)])
 
 
-def _parquet(data: "pd.DataFrame") -> bytes:
+def _csv(frames: "Iterator[pd.DataFrame]") -> Iterator[bytes]:
+    for number, data in enumerate(frames):
+        safe = data.rename(columns=_defused)
+        for name in _texts(safe):
+            safe[name] = safe[name].map(_defused)
+        # quote all text: a bare carriage return would start a new row
+        text = safe.to_csv(index=False, header=not number, quoting=csv.QUOTE_NONNUMERIC)
+        yield text.encode("utf-8", errors="replace")
+
+
+def _json(frames: "Iterator[pd.DataFrame]") -> Iterator[bytes]:
+    end = b""
+    for data in frames:
+        text = str(data.to_json(orient="records", double_precision=15))
+        yield (b"," if end else b"[") + text[1:-1].encode("utf-8", errors="replace")
+        end = b"]\n"
+    yield end
+
+
+def _parquet(frames: "Iterator[pd.DataFrame]") -> Iterator[bytes]:
+    import pandas as pd  # noqa: PLC0415
+
+    parts = list(frames)
+    if not parts:
+        return
+    data = pd.concat(parts, ignore_index=True)
     # a Parquet column has one type, but telemetry columns mix numbers and text
     typed = data.astype(dict.fromkeys(_texts(data), "string"))
     target = io.BytesIO()
@@ -78,7 +109,7 @@ def _parquet(data: "pd.DataFrame") -> bytes:
         typed.to_parquet(target, index=False)
     except ImportError as error:
         raise NotExportable(f"Parquet needs pyarrow: {how_to_install('parquet')}") from error
-    return target.getvalue()
+    yield target.getvalue()
 
 
 def _texts(data: "pd.DataFrame") -> list[str]:
@@ -90,7 +121,7 @@ def _defused(value: Any) -> Any:  # noqa: ANN401  (a cell)
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
-_WRITERS: dict[Format, Callable[["pd.DataFrame"], bytes]] = {
+_WRITERS: dict[Format, Callable[["Iterator[pd.DataFrame]"], Iterator[bytes]]] = {
     Format.CSV: _csv,
     Format.PARQUET: _parquet,
     Format.JSON: _json,

@@ -56,8 +56,8 @@ def read_stored(path: Path, stored: StoredFile | None, remedy: str = RESTORE) ->
     return data
 
 
-def verify(path: Path, stored: StoredFile | None) -> None:
-    """Refuse a file that is no longer what was stored, without keeping it in memory.
+def verify(path: Path, stored: StoredFile | None, remedy: str = RESTORE) -> None:
+    """Refuse a file that is no longer what was stored, without keeping it in memory; arguments as of `read_stored`.
 
     Raises:
         RunUnreadable: as :func:`read_stored`.
@@ -65,9 +65,9 @@ def verify(path: Path, stored: StoredFile | None) -> None:
     if stored is None:
         return
     if not path.is_file():
-        raise RunUnreadable(f"{path} is missing; {RESTORE}")
+        raise RunUnreadable(f"{path} is missing; {remedy}")
     now = stored_file(path, stored.records)
-    _compare(path, stored, now.size_bytes, now.sha256, RESTORE)
+    _compare(path, stored, now.size_bytes, now.sha256, remedy)
 
 
 def _compare(path: Path, stored: StoredFile, size_bytes: int, sha256: str, remedy: str) -> None:

@@ -5,7 +5,7 @@ line, reports how many bytes it skipped, and never rewrites the file; a bad line
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -13,11 +13,13 @@ import msgspec
 
 from bakeoff.results.errors import UNDECODABLE, RunUnreadable
 from bakeoff.results.files.append_only import AppendOnlyFile
-from bakeoff.results.files.integrity import RESTORE, read_stored
+from bakeoff.results.files.integrity import RESTORE, read_stored, verify
 from bakeoff.results.records import StoredFile
 
 R = TypeVar("R", bound=msgspec.Struct)
 _BLOCK = 1 << 16
+_SLICE = 4 << 20
+"""Bytes of a file that are decoded at a time."""
 
 
 class Log(msgspec.Struct, Generic[R], frozen=True):
@@ -118,8 +120,10 @@ def read_log(
     return Log(records, torn)
 
 
-def read_whole(path: Path, record: type[R], stored: StoredFile | None, remedy: str = RESTORE) -> list[R]:
-    """Read all records of a file that is written as a whole, so that no crash can leave a torn line.
+def whole_records(path: Path, record: type[R], stored: StoredFile | None, remedy: str = RESTORE) -> Iterator[R]:
+    """Read the records of a file that is written as a whole, so that no crash can leave a torn line.
+
+    Only some of them are in memory at a time.
 
     Args:
         path: of the file; a missing one has no records.
@@ -130,22 +134,34 @@ def read_whole(path: Path, record: type[R], stored: StoredFile | None, remedy: s
     Raises:
         RunUnreadable: a line is incomplete or no record, or the file is not what was stored.
     """
-    data = read_stored(path, stored, remedy)
-    if not data:
-        return []
-    if not data.endswith(b"\n"):
-        raise RunUnreadable(f"{path} ends within a line; {remedy}")
+    verify(path, stored, remedy)
+    if not path.exists():
+        return
+    decoder, rest, lines = msgspec.json.Decoder(record), b"", 0
     try:
-        return msgspec.json.Decoder(record).decode_lines(data)
+        with path.open("rb") as file:
+            while block := file.read(_SLICE):
+                whole, newline, rest = (rest + block).rpartition(b"\n")
+                yield from _decoded(path, decoder, whole + newline, lines, remedy)
+                lines += whole.count(b"\n") + bool(newline)
+    except OSError as error:
+        raise RunUnreadable(f"{path} cannot be read ({error.strerror}); {remedy}") from error
+    if rest:
+        raise RunUnreadable(f"{path} ends within a line; {remedy}")
+
+
+def _decoded(path: Path, decoder: msgspec.json.Decoder[R], data: bytes, lines: int, remedy: str) -> list[R]:
+    """The records of some lines, behind ``lines`` others."""
+    try:
+        return decoder.decode_lines(data)
     except UNDECODABLE as error:
-        raise RunUnreadable(f"{path}: {_damaged_line(data, record)} is damaged ({error}); {remedy}") from error
+        line = next((n for n, line in enumerate(data.split(b"\n"), 1) if not _is_record(decoder, line)), 1)
+        raise RunUnreadable(f"{path}: line {lines + line} is damaged ({error}); {remedy}") from error
 
 
-def _damaged_line(data: bytes, record: type[msgspec.Struct]) -> str:
-    decoder = msgspec.json.Decoder(record)
-    for number, line in enumerate(data.split(b"\n"), start=1):
-        try:
-            decoder.decode(line)
-        except UNDECODABLE:
-            return f"line {number}"
-    return "a line"
+def _is_record(decoder: msgspec.json.Decoder[R], line: bytes) -> bool:
+    try:
+        decoder.decode(line)
+    except UNDECODABLE:
+        return False
+    return True

@@ -4,14 +4,16 @@ Readers need not be prepared for it: chunks out of order, counts of tokens for o
 outside the range of a clock, numbers that are not finite.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from bakeoff.results.records import RequestRecord, TelemetryRecord
+from bakeoff.results.requests import Requests
 from bakeoff.results.units import NS_PER_S
 
 _MAX_NS = 1 << 62
 """146 years."""
+_KINDS = "trc"
 _MAX_NUMBER = float(1 << 63)
 
 
@@ -21,22 +23,34 @@ MAX_TOKENS = 10_000_000
 """Most tokens of an answer: ITL has a value for each."""
 
 
-def requests_problem(requests: Sequence[RequestRecord], *, are_judged: bool = False) -> str | None:
-    """Why these cannot be the requests of one trial; None if they can.
+class ImpossibleError(ValueError):
+    """No trial can have recorded this."""
+
+
+def possible(requests: Iterable[RequestRecord], *, are_judged: bool = False) -> Iterator[RequestRecord]:
+    """The same requests, as long as they can be those of a trial.
 
     Args:
         requests: decoded.
         are_judged: whether they are known to be as the trial's verdict found them. Then impossible times made the trial
             INVALID, and the run remains readable.
+
+    Raises:
+        ImpossibleError: one cannot.
     """
     for request in requests:
         if problem := _request_problem(request) or (None if are_judged else _order_problem(request)):
-            return f"request {request.index} has {problem}"
-    if (
-        requests
-        and max(max(r.ended_ns, *r.chunk_ns, r.planned_ns) for r in requests) - min(r.planned_ns for r in requests)
-        > MAX_SPAN_S * NS_PER_S
-    ):
+            raise ImpossibleError(f"request {request.index} has {problem}")
+        yield request
+
+
+def span_problem(requests: Requests) -> str | None:
+    """Why these cannot be the requests of one trial together; None if they can."""
+    if not len(requests):
+        return None
+    planned_ns = requests.ints("planned_ns")
+    last_ns = max(int(requests.ints("ended_ns").max()), int(requests.chunks.ns.max(initial=planned_ns[0])))
+    if last_ns - int(planned_ns.min()) > MAX_SPAN_S * NS_PER_S:
         return "its requests span more than 30 days"
     return None
 
@@ -73,6 +87,8 @@ def _request_problem(request: RequestRecord) -> str | None:
         return "impossible times"
     if len(chunks) != len(tokens):
         return f"{len(chunks)} chunks and {len(tokens)} counts of tokens"
+    if request.chunk_kinds and (len(request.chunk_kinds) != len(chunks) or request.chunk_kinds.strip(_KINDS)):
+        return "kinds of chunks that it does not have"
     if textless and not 0 <= min(textless) <= max(textless) < len(chunks):
         return "a chunk without text that it does not have"
     if tokens and (min(tokens) < 0 or sum(tokens) > MAX_TOKENS):

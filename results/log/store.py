@@ -37,20 +37,22 @@ from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+import numpy as np
 import psutil
 
 from bakeoff.results.errors import UNDECODABLE, NotWritable, RunNotFound, RunUnreadable
 from bakeoff.results.files.atomic import write_atomic
 from bakeoff.results.files.frames import FrameLog, count_frames
 from bakeoff.results.files.integrity import RESTORE, read_stored, stored_file, verify
-from bakeoff.results.files.jsonl import Log, read_log, read_whole
-from bakeoff.results.log.consistency import requests_problem, telemetry_problem
+from bakeoff.results.files.jsonl import Log, read_log, whole_records
+from bakeoff.results.log.consistency import ImpossibleError, possible, span_problem, telemetry_problem
 from bakeoff.results.log.run_log import Event, Manifest, RunLog, RunStarted, encoded, read_run_log, refuse_other_schema
 from bakeoff.results.log.spans import SpanFrame
 from bakeoff.results.log.step_costs import TrialCosts
 from bakeoff.results.log.step_log import EngineEvent, HttpRecord
 from bakeoff.results.metrics.quality import QualityRecord
 from bakeoff.results.records import RequestRecord, RunStatus, StoredFile, StreamRecord, TelemetryRecord, TrialRecord
+from bakeoff.results.requests import Requests
 
 LOG_NAME = "run.jsonl"
 _TRIAL_ID = re.compile(r"[\w-][\w.-]*")
@@ -151,7 +153,7 @@ class TrialFolder:
         """Whether the raw log has been decoded."""
         return self._requests.exists()
 
-    def read_requests(self) -> list[RequestRecord]:
+    def read_requests(self) -> Requests:
         """Read the decoded requests, in planned order; empty if the trial was interrupted before decoding.
 
         Raises:
@@ -161,11 +163,15 @@ class TrialFolder:
         if self.stream_logs():
             again = f"bakeoff report {self.path.parents[1]} decodes the raw log again"
             remedy = f"move it away, and {again}" if self.has_requests() else again
-        records = read_whole(self._requests, RequestRecord, self.stored(self._requests), remedy)
+        records = whole_records(self._requests, RequestRecord, self.stored(self._requests), remedy)
         are_judged = self.stored(self._requests) is not None
-        if problem := requests_problem(records, are_judged=are_judged):
+        try:
+            requests = Requests(possible(records, are_judged=are_judged))
+        except (ImpossibleError, OverflowError) as problem:  # a column holds integers of 64 bits
+            raise RunUnreadable(f"{self._requests} is damaged: {problem}; {remedy}") from problem
+        if problem := span_problem(requests):
             raise RunUnreadable(f"{self._requests} is damaged: {problem}; {remedy}")
-        return sorted(records, key=_plan_order)
+        return requests.take(np.argsort(requests.ints("index"), kind="stable"))
 
     def write_quality(self, record: QualityRecord) -> None:
         """Replace the comparison of answers with a reference's."""
@@ -427,10 +433,6 @@ def _count(path: Path) -> int:
     if path.suffix == ".frames":
         return count_frames(path)
     return path.read_bytes().count(b"\n") if path.suffix == ".jsonl" else 1
-
-
-def _plan_order(request: RequestRecord) -> int:
-    return request.index
 
 
 def _alive(pid: int, log: Path) -> bool:

@@ -5,7 +5,7 @@
 
 from bakeoff.results.metric import Better, Metric, Unit
 from bakeoff.results.metrics.catalogue import CATALOGUE, COMPARED, HEADLINE, headline
-from bakeoff.results.metrics.requests import has_failed, under_load
+from bakeoff.results.metrics.requests import has_failed
 from bakeoff.results.metrics.trial import trial_metrics, whole_load_metrics
 from bakeoff.results.metrics.values import Absence, Value, absent
 
@@ -22,6 +22,5 @@ __all__ = [
     "has_failed",
     "headline",
     "trial_metrics",
-    "under_load",
     "whole_load_metrics",
 ]

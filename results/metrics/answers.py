@@ -3,18 +3,19 @@
 from bakeoff.results.metric import Better, Role, Unit
 from bakeoff.results.metrics.declaration import Needs, TrialData, TrialMetric
 from bakeoff.results.metrics.values import Value, absent
-from bakeoff.results.records import Outcome
+from bakeoff.results.requests import Requests
 
 
-def scored(data: TrialData) -> list[bool]:
-    """Whether each scored answer is right, of the successful requests planned in the window."""
-    answered = (request for request in data.inside if request.outcome is Outcome.OK)
-    return [request.is_right for request in answered if request.is_right is not None]
+def scored(data: TrialData) -> Requests:
+    """The scored answers, of the successful requests planned in the window."""
+    answered = data.inside.ok
+    return answered.take(~answered.equal("is_right", None))
 
 
 def _right(data: TrialData) -> Value:
     found = data.once(scored)
-    return Value(sum(found) / len(found)) if found else absent("the workload scores no answers")
+    right = int(found.equal("is_right", True).sum())
+    return Value(right / len(found)) if len(found) else absent("the workload scores no answers")
 
 
 METRICS = (

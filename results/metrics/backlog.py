@@ -24,14 +24,15 @@ Simulated against queues with one to 64 servers, batching servers and unlimited 
 """
 
 import math
-from collections.abc import Sequence
 from enum import StrEnum
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from bakeoff.results.records import Outcome, RequestRecord, Window
+from bakeoff.results.columns import UNKNOWN, Ints
+from bakeoff.results.records import Window
+from bakeoff.results.requests import Requests
 from bakeoff.results.units import NS_PER_S
 
 MIN_WAITING = 0.05
@@ -112,7 +113,7 @@ class Times(msgspec.Struct, frozen=True):
         return (self.ended - self.left)[used]
 
 
-def backlog(requests: Sequence[RequestRecord], window: Window, rate_per_s: float) -> Backlog:
+def backlog(requests: Requests, window: Window, rate_per_s: float) -> Backlog:
     """Judge a steady open loop.
 
     Args:
@@ -212,20 +213,20 @@ def between(starts: _Floats, ends: _Floats, instants: _Floats) -> npt.NDArray[np
     return began - np.searchsorted(np.sort(ends), instants, "right")
 
 
-def times_of(requests: Sequence[RequestRecord], window: Window) -> Times:
+def times_of(requests: Requests, window: Window) -> Times:
     """Times of requests; a wait is over at once unless successive waits are alike."""
 
-    def seconds(times_ns: list[int]) -> _Floats:
-        return (np.array(times_ns, dtype=np.float64) - window.start_ns) / NS_PER_S
+    def seconds(times_ns: Ints) -> _Floats:
+        return (times_ns - window.start_ns) / NS_PER_S
 
-    planned = seconds([request.planned_ns for request in requests])
-    first = seconds([request.chunk_ns[0] if request.chunk_ns else request.ended_ns for request in requests])
-    ended = seconds([request.ended_ns for request in requests])
-    computed = np.array([_computed_tokens(request) for request in requests], dtype=np.float64)
+    has_chunks, ended_ns = requests.chunks.counts > 0, requests.ints("ended_ns")
+    planned, ended = seconds(requests.ints("planned_ns")), seconds(ended_ns)
+    first = seconds(np.where(has_chunks, requests.chunks.first_ns, ended_ns))
+    computed = _computed_tokens(requests)
     waits = first - planned - _uncontended_s(computed, first - planned)
     if not _are_alike(waits[np.argsort(planned, kind="stable")]):
         return Times(planned, planned, ended, window.length_s)
-    cut = np.array([request.outcome is Outcome.CANCELLED and not request.chunk_ns for request in requests])
+    cut = requests.is_cancelled & ~has_chunks
     unknown = planned[cut & (waits <= 0) & (planned >= window.length_s / 2)]
     known_s = min(window.length_s, float(unknown.min(initial=window.length_s)))
     return Times(planned, np.where(cut & (waits > 0), np.inf, planned + waits), ended, known_s)
@@ -240,11 +241,11 @@ def _are_alike(waits: _Floats) -> bool:
     return correlation >= max(_MIN_CORRELATION, _CORRELATION_Z / math.sqrt(len(waits)))
 
 
-def _computed_tokens(request: RequestRecord) -> int:
+def _computed_tokens(requests: Requests) -> _Floats:
     """Prompt tokens that the engine had to compute, as far as is known."""
-    if request.prompt_tokens is None:
-        return request.requested_input_tokens or 0
-    return request.prompt_tokens - (request.cached_tokens or 0)
+    counted, cached = requests.ints("prompt_tokens"), np.maximum(requests.ints("cached_tokens"), 0)
+    planned = np.maximum(requests.ints("requested_input_tokens"), 0)
+    return np.where(counted == UNKNOWN, planned, counted - cached).astype(np.float64)
 
 
 def _uncontended_s(tokens: _Floats, ttfts_s: _Floats) -> _Floats:

@@ -7,16 +7,18 @@ requests over that time are rates. They do not depend on where a window cuts req
 compared over equal requests.
 """
 
-from collections.abc import Iterable, Sequence
+import numpy as np
 
+from bakeoff.results.columns import UNKNOWN, Ints
 from bakeoff.results.metrics import throughput
 from bakeoff.results.metrics.values import Value, absent
-from bakeoff.results.records import Outcome, RequestRecord, Slo, Window
+from bakeoff.results.records import Slo, Window
+from bakeoff.results.requests import Floats, Requests
 from bakeoff.results.units import NS_PER_S
 
 
-def cycles_ns(load: Sequence[RequestRecord], inside: Iterable[RequestRecord]) -> dict[int, int]:
-    """Nanoseconds from the end of the session's previous request to the end of this one, by the request's index.
+def cycles_ns(load: Requests, inside: Requests) -> Ints:
+    """Nanoseconds from the end of the session's previous request to the end of each one; `UNKNOWN` where it is.
 
     The first request in the log of a session that was in progress when the load began has no known cycle, and requests
     of a session whose agents work at once have none.
@@ -25,20 +27,34 @@ def cycles_ns(load: Sequence[RequestRecord], inside: Iterable[RequestRecord]) ->
         load: all requests under load.
         inside: the requests in question.
     """
-    by_index = {request.index: request for request in load}
-    cycles: dict[int, int] = {}
-    for request in inside:
-        before = by_index.get(request.index - 1)
-        if request.parents is not None:
-            continue
-        if request.turn == 0:
-            cycles[request.index] = request.ended_ns - request.planned_ns
-        elif before is not None and (before.session, before.turn) == (request.session, request.turn - 1):
-            cycles[request.index] = request.ended_ns - before.ended_ns
+    turns, ended_ns = inside.ints("turn"), inside.ints("ended_ns")
+    cycles = np.where(turns == 0, ended_ns - inside.ints("planned_ns"), UNKNOWN)
+    later = np.flatnonzero(turns > 0)
+    before = _before(load, inside.take(later))
+    is_next = np.array([
+        place >= 0 and (load_session, load_turn) == (session, turn - 1)
+        for place, session, turn, load_session, load_turn in zip(
+            before.tolist(), inside.take(later).values("session"), turns[later].tolist(),
+            load.take(before).values("session"), load.take(before).values("turn"), strict=True,
+        )
+    ], dtype=bool)  # fmt: skip
+    cycles[later[is_next]] = ended_ns[later[is_next]] - load.ints("ended_ns")[before[is_next]]
+    cycles[inside.is_present("parents")] = UNKNOWN
     return cycles
 
 
-def closed_loop_rates(requests: Sequence[RequestRecord], took_s: float, slo: Slo) -> dict[str, Value]:
+def _before(load: Requests, inside: Requests) -> Ints:
+    """Position in ``load`` of the request with the number before each one; -1 without one."""
+    numbers = load.ints("index")
+    order = np.argsort(numbers, kind="stable")
+    wanted = inside.ints("index") - 1
+    if not len(numbers):
+        return np.full(len(wanted), -1)
+    places = order[np.minimum(np.searchsorted(numbers[order], wanted), len(numbers) - 1)]
+    return np.where(numbers[places] == wanted, places, -1)
+
+
+def closed_loop_rates(requests: Requests, took_s: float, slo: Slo) -> dict[str, Value]:
     """Compute the rates of a closed loop over requests.
 
     Args:
@@ -49,9 +65,9 @@ def closed_loop_rates(requests: Sequence[RequestRecord], took_s: float, slo: Slo
     if took_s <= 0:
         return dict.fromkeys(_RATES, absent("the requests took no time"))
     took = Window(0, round(took_s * NS_PER_S))
-    met = sum(throughput.meets(request, slo) for request in requests)
+    met = int(throughput.meets(requests, slo).sum())
     return {
-        "output_tokens_per_s": Value(sum(request.total_chunk_tokens for request in requests) / took_s),
+        "output_tokens_per_s": Value(int(requests.chunks.tokens.sum()) / took_s),
         "prompt_tokens_per_s": throughput.prompt_tokens_per_s(requests, took, _whole),
         "uncached_prompt_tokens_per_s": throughput.uncached_prompt_tokens_per_s(requests, took, _whole),
         "requests_per_s": throughput.requests_per_s(requests, took, _whole),
@@ -64,5 +80,5 @@ _RATES = (
 )  # fmt: skip
 
 
-def _whole(request: RequestRecord, _: Window) -> float:
-    return float(request.outcome is Outcome.OK)
+def _whole(requests: Requests, _: Window) -> Floats:
+    return requests.is_ok.astype(np.float64)

@@ -12,19 +12,23 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 import msgspec
+import numpy as np
 
 from bakeoff.results.metric import Better, Metric, Role, Unit
 from bakeoff.results.metrics.percentiles import percentile
-from bakeoff.results.metrics.requests import has_failed, planned_inside
 from bakeoff.results.metrics.values import Value, absent
-from bakeoff.results.records import Outcome, RequestRecord, Slo, TelemetryRecord, TrialRecord, Window
+from bakeoff.results.records import Slo, TelemetryRecord, TrialRecord, Window
+from bakeoff.results.requests import Floats, Places, Requests
+from bakeoff.results.statistics.clusters import Clusters
 
 _T = TypeVar("_T")
 QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p95", 0.95), ("p99", 0.99))
-ShareOf = Callable[[RequestRecord, Window], float]
-"""How much of a request counts in a window, 0 to 1."""
-OfRequest = Callable[[RequestRecord], float | None]
-OfGaps = Callable[[Sequence[RequestRecord], Window], list[float]]
+ShareOf = Callable[[Requests, Window], Floats]
+"""How much of each request counts in a window, 0 to 1."""
+OfRequest = Callable[[Requests], Floats]
+"""One observation of each request; NaN where it has none."""
+OfGaps = Callable[[Requests, Window], tuple[Floats, Places]]
+"""Observations within a window, and the position of the request of each."""
 
 
 class Observations(msgspec.Struct, frozen=True):
@@ -36,7 +40,7 @@ class Observations(msgspec.Struct, frozen=True):
         answers: answers that the observations come from, if one has several; else None.
     """
 
-    values_s: list[float]
+    values_s: Floats
     failures: int = 0
     answers: int | None = None
 
@@ -62,25 +66,25 @@ class TrialData:
 
     def __init__(
         self,
-        load: Sequence[RequestRecord],
+        load: Requests,
         window: Window,
         slo: Slo,
         share_of: ShareOf,
         *,
-        planned: Sequence[RequestRecord] | None = None,
+        planned: Requests | None = None,
         telemetry: Sequence[TelemetryRecord] = (),
         idle: Window | None = None,
         trial: TrialRecord | None = None,
     ) -> None:
         self.load, self.window, self.slo, self.share_of = load, window, slo, share_of
         self.telemetry, self.idle, self.trial = telemetry, idle, trial
-        self.inside = planned_inside(load, window) if planned is None else planned
+        self.inside = load.planned_inside(window) if planned is None else planned
         self._computed: dict[Callable[[TrialData], Any], Any] = {}
 
     @cached_property
-    def shares(self) -> list[float]:
+    def shares(self) -> Floats:
         """How much of each request under load counts in a rate."""
-        return [self.share_of(request, self.window) for request in self.load]
+        return self.share_of(self.load, self.window)
 
     @cached_property
     def gpu_telemetry(self) -> list[TelemetryRecord]:
@@ -127,7 +131,7 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True):
         title: heading without the percentile.
         definition: one sentence, of a single observation.
         observation: what one observation is.
-        of_request: the observation of a request; None for a latency of gaps between tokens.
+        of_request: the observation of each request; None for a latency of gaps between tokens.
         of_gaps: observations within a window, whatever the outcome of their request.
         counts_failures: whether a failed request counts as later than every success.
         why_absent: why a trial has no such latency; None, or a result of None, if it has.
@@ -154,23 +158,24 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True):
     def observe(self, data: TrialData) -> Observations:
         """Collect the observations of a trial."""
         if self.of_gaps is not None:
-            by_request = [self.of_gaps([request], data.window) for request in data.load]
-            return Observations([gap for own in by_request for gap in own], answers=sum(map(bool, by_request)))
+            values_s, owners = self.of_gaps(data.load, data.window)
+            return Observations(values_s, answers=len(np.unique(owners)))
+        assert self.of_request is not None
         if not self.counts_failures:
-            return Observations(self._known(data.inside))
-        answered = [request for request in data.inside if request.outcome is Outcome.OK]
-        return Observations(self._known(answered), sum(map(has_failed, data.inside)))
+            return Observations(known(self.of_request(data.inside)))
+        return Observations(known(self.of_request(data.inside.ok)), int(data.inside.has_failed.sum()))
 
-    def by_request(self, load: Sequence[RequestRecord], window: Window) -> list[list[float]]:
+    def by_request(self, load: Requests, window: Window) -> Clusters:
         """Return the observations of each request, in planned order; a failure is infinite."""
-        in_order = sorted(load, key=lambda request: request.planned_ns)
+        in_order = load.take(np.argsort(load.ints("planned_ns"), kind="stable"))
         if self.of_gaps is not None:
-            return [self.of_gaps([request], window) for request in in_order]
-        return [
-            [math.inf] if has_failed(request) else self._known([request])
-            for request in planned_inside(in_order, window)
-            if request.outcome is not Outcome.CANCELLED
-        ]
+            values_s, owners = self.of_gaps(in_order, window)
+            return Clusters(values_s, np.bincount(owners, minlength=len(in_order)))
+        assert self.of_request is not None
+        inside = in_order.planned_inside(window)
+        inside = inside.take(~inside.is_cancelled)
+        values_s = np.where(inside.has_failed, math.inf, self.of_request(inside))
+        return Clusters(known(values_s), (~np.isnan(values_s)).astype(np.int64))
 
     def metrics(self) -> list[TrialMetric]:
         """One metric for each percentile."""
@@ -203,6 +208,7 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True):
     def _absent(self, data: TrialData) -> str | None:
         return self.why_absent(data) if self.why_absent else None
 
-    def _known(self, requests: Iterable[RequestRecord]) -> list[float]:
-        assert self.of_request is not None
-        return [value for request in requests if (value := self.of_request(request)) is not None]
+
+def known(values: Floats) -> Floats:
+    """The values that are not NaN."""
+    return values[~np.isnan(values)]

@@ -6,22 +6,24 @@ latency, so p90 is the rate of a slow request. Failed requests are left out.
 
 from collections.abc import Callable
 
+import numpy as np
+
 from bakeoff.results.metric import Better, Role, Unit
 from bakeoff.results.metrics import latency
 from bakeoff.results.metrics.declaration import Needs, TrialData, TrialMetric
 from bakeoff.results.metrics.percentiles import percentile
 from bakeoff.results.metrics.values import Value, absent
-from bakeoff.results.records import Outcome
+from bakeoff.results.requests import Floats
 
 
-def _latencies_s(data: TrialData) -> list[float]:
+def _latencies_s(data: TrialData) -> Floats:
     """Normalised latency of each successful request planned in the window."""
-    answered = (request for request in data.inside if request.outcome is Outcome.OK)
-    return [value for request in answered if (value := latency.normalized_latency_s(request)) is not None]
+    values_s = latency.normalized_latency_s(data.inside.ok)
+    return values_s[~np.isnan(values_s)]
 
 
 def _why_absent(data: TrialData) -> str | None:
-    return None if any(request.turn for request in data.load) else "no session has several requests"
+    return None if data.load.ints("turn").any() else "no session has several requests"
 
 
 def _at(q: float) -> Callable[[TrialData], Value]:

@@ -1,34 +1,20 @@
 """Kinds of tokens: reasoning, and what a user sees, which is text and tool calls."""
 
-from collections.abc import Iterable, Iterator
+import numpy as np
 
+from bakeoff.results.columns import UNKNOWN, Ints
 from bakeoff.results.metrics.declaration import TrialData
-from bakeoff.results.records import RequestRecord
+from bakeoff.results.requests import Requests
 
 
-def chunks_of(request: RequestRecord) -> Iterator[tuple[int, int, bool]]:
-    """Arrival in nanoseconds and tokens of each chunk, and whether they are reasoning."""
-    kinds = request.chunk_kinds or "t" * len(request.chunk_ns)
-    for t_ns, tokens, kind in zip(request.chunk_ns, request.chunk_tokens, kinds, strict=True):
-        yield t_ns, tokens, kind == "r"
-
-
-def merged(chunks: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Timestamp and tokens of each read, which chunks with one timestamp share."""
-    tokens_at: dict[int, int] = {}
-    for t_ns, tokens in chunks:
-        tokens_at[t_ns] = tokens_at.get(t_ns, 0) + tokens
-    return list(tokens_at.items())
-
-
-def first_visible_ns(request: RequestRecord) -> int | None:
-    """Arrival of the first chunk of text or of a tool call; None if none came."""
-    seen = (
-        t_ns
-        for i, (t_ns, _, is_reasoning) in enumerate(chunks_of(request))
-        if not is_reasoning and i not in request.textless_chunks
-    )
-    return next(seen, None)
+def first_visible_ns(requests: Requests) -> Ints:
+    """Arrival of the first chunk of text or of a tool call, for each request; `UNKNOWN` if none came."""
+    chunks = requests.chunks
+    places = np.flatnonzero(requests.is_visible)
+    owners, firsts = np.unique(chunks.request[places], return_index=True)
+    found = np.full(len(requests), UNKNOWN, dtype=np.int64)
+    found[owners] = chunks.ns[places[firsts]]
+    return found
 
 
 def why_no_reasoning(data: TrialData) -> str | None:
@@ -37,4 +23,4 @@ def why_no_reasoning(data: TrialData) -> str | None:
 
 
 def _reasons(data: TrialData) -> bool:
-    return any("r" in request.chunk_kinds or request.reasoning_tokens for request in data.load)
+    return bool(data.load.is_reasoning.any() or (data.load.ints("reasoning_tokens") > 0).any())

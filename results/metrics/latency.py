@@ -1,4 +1,4 @@
-"""Latencies of one request, as defined in docs/definitions.md, in seconds; None if absent.
+"""Latencies of requests, as defined in docs/definitions.md, in seconds; NaN if absent.
 
 For a request planned at p and sent at s, whose token-bearing chunks arrived at a_1…a_k carrying n_1…n_k tokens:
 TTFT = a_1 - p; chunk gap = a_i - a_(i-1); ITL = that gap / n_i, counted n_i times; TPOT = (a_k - a_1) / (N - n_1);
@@ -6,110 +6,130 @@ E2E = a_k - p. Chunks of one read share a timestamp and count as one chunk: how 
 segments is not a pause between tokens.
 """
 
-from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from typing import NamedTuple
 
+import numpy as np
+
+from bakeoff.results.columns import UNKNOWN, Ints
 from bakeoff.results.metric import Role
 from bakeoff.results.metrics.declaration import Latency, TrialData
-from bakeoff.results.metrics.kinds import first_visible_ns, merged, why_no_reasoning
-from bakeoff.results.records import RequestRecord, TokenSource, Window
+from bakeoff.results.metrics.kinds import first_visible_ns, why_no_reasoning
+from bakeoff.results.records import Window
+from bakeoff.results.requests import Floats, Narrow, Places, Requests
 from bakeoff.results.units import NS_PER_S
 
 
-def ttft_s(request: RequestRecord) -> float | None:
-    """Time to first token, from the planned start; None for an answer that is not streamed."""
-    if not request.chunk_ns or not request.is_streamed:
-        return None
-    return (request.chunk_ns[0] - request.planned_ns) / NS_PER_S
+def ttft_s(requests: Requests) -> Floats:
+    """Time to first token, from the planned start; NaN for an answer that is not streamed."""
+    return _if_streamed(requests, requests.seconds_from("planned_ns", requests.chunks.first_ns))
 
 
-def first_visible_s(request: RequestRecord) -> float | None:
-    """Time to the first chunk of text or of a tool call, from the planned start; None if none came."""
-    first_ns = first_visible_ns(request) if request.is_streamed else None
-    return None if first_ns is None else (first_ns - request.planned_ns) / NS_PER_S
+def first_visible_s(requests: Requests) -> Floats:
+    """Time to the first chunk of text or of a tool call, from the planned start; NaN if none came."""
+    return _if_streamed(requests, requests.seconds_from("planned_ns", first_visible_ns(requests)))
 
 
-def ttft_from_send_s(request: RequestRecord) -> float | None:
+def ttft_from_send_s(requests: Requests) -> Floats:
     """Time to first token from the first byte sent, which excludes the client's own delay."""
-    if not request.chunk_ns or request.sent_ns is None or not request.is_streamed:
-        return None
-    return (request.chunk_ns[0] - request.sent_ns) / NS_PER_S
+    return _if_streamed(requests, requests.seconds_from("sent_ns", requests.chunks.first_ns))
 
 
-def e2e_s(request: RequestRecord) -> float | None:
+def e2e_s(requests: Requests) -> Floats:
     """End-to-end latency: planned start to last token, not to the usage chunk or the end of the stream."""
-    return (request.chunk_ns[-1] - request.planned_ns) / NS_PER_S if request.chunk_ns else None
+    return requests.seconds_from("planned_ns", requests.chunks.last_ns)
 
 
-def normalized_latency_s(request: RequestRecord) -> float | None:
+def normalized_latency_s(requests: Requests) -> Floats:
     """End-to-end latency per output token (Yu et al., Orca, OSDI 2022)."""
-    whole_s, tokens = e2e_s(request), request.total_chunk_tokens
-    return whole_s / tokens if whole_s is not None and tokens else None
+    return per_token(e2e_s(requests), requests.chunks.total_tokens)
 
 
-def pooled_tpot_s(requests: Iterable[RequestRecord]) -> float | None:
+def pooled_tpot_s(requests: Requests) -> float | None:
     """Σ (a_k − a₁) / Σ (N − n₁): mean pace over requests; None if none has a second chunk."""
-    with_chunks = [r for r in requests if r.chunk_ns and r.token_source is not TokenSource.UNPLACED]
-    later = sum(request.total_chunk_tokens - request.chunk_tokens[0] for request in with_chunks)
-    spans_ns = sum(request.chunk_ns[-1] - request.chunk_ns[0] for request in with_chunks)
-    return spans_ns / NS_PER_S / later if later else None
+    chunks = requests.take(requests.placed & (requests.chunks.counts > 0)).chunks
+    later = int((chunks.total_tokens - chunks.first_tokens).sum())
+    return int((chunks.last_ns - chunks.first_ns).sum()) / NS_PER_S / later if later else None
 
 
-def tpot_s(request: RequestRecord) -> float | None:
-    """Time per output token after the first chunk; None if no token arrived after its read."""
-    if not request.chunk_ns or request.token_source is TokenSource.UNPLACED:
-        return None
-    first_ns = request.chunk_ns[0]
-    later_tokens = sum(n for t_ns, n in zip(request.chunk_ns, request.chunk_tokens, strict=True) if t_ns > first_ns)
-    if later_tokens == 0:
-        return None
-    return (request.chunk_ns[-1] - request.chunk_ns[0]) / NS_PER_S / later_tokens
+def tpot_s(requests: Requests) -> Floats:
+    """Time per output token after the first chunk; NaN if no token arrived after its read."""
+    chunks = requests.chunks
+    is_later = chunks.ns > np.repeat(chunks.first_ns, chunks.counts)
+    spans_s = (chunks.last_ns - chunks.first_ns) / NS_PER_S
+    return np.where(requests.placed, per_token(spans_s, chunks.sums(np.where(is_later, chunks.tokens, 0))), np.nan)
 
 
-def send_lag_s(request: RequestRecord) -> float | None:
+def send_lag_s(requests: Requests) -> Floats:
     """Delay of the send by the client: first byte minus planned time, or minus the end of a wait for ``max_in_flight``.
 
     The time to open a connection is excluded: it is due to the distance of the server.
     """
-    if request.sent_ns is None:
-        return None
-    due_ns = request.planned_ns if request.due_ns is None else request.due_ns
-    return (request.sent_ns - due_ns) / NS_PER_S - dial_s(request)
+    due_ns = requests.ints("due_ns")
+    waited_s = requests.seconds_from("due_ns", requests.ints("sent_ns"))
+    at_once_s = requests.seconds_from("planned_ns", requests.ints("sent_ns"))
+    return np.where(due_ns == UNKNOWN, at_once_s, waited_s) - dial_s(requests)
 
 
-def dial_s(request: RequestRecord) -> float:
-    """Time to open a connection for the request; 0 if one was reused."""
-    if request.dial_start_ns is None or request.dial_end_ns is None:
-        return 0.0
-    return (request.dial_end_ns - request.dial_start_ns) / NS_PER_S
+def dial_s(requests: Requests) -> Floats:
+    """Time to open a connection for each request; 0 if one was reused."""
+    return np.nan_to_num(requests.seconds_from("dial_start_ns", requests.ints("dial_end_ns")))
 
 
-def chunk_gaps_s(requests: Iterable[RequestRecord], window: Window | None = None) -> list[float]:
-    """Gaps between consecutive token-bearing chunks that end within ``window``."""
-    return [gap for gap, _ in _gaps(requests, window)]
+class Gaps(NamedTuple):
+    """Gaps between consecutive reads with tokens of one answer.
+
+    Attributes:
+        seconds: length of each.
+        tokens: of the read that ended it.
+        end_ns: when that arrived.
+        owners: position of the request.
+    """
+
+    seconds: Floats
+    tokens: Narrow
+    end_ns: Ints
+    owners: Places
 
 
-def itl_s(requests: Iterable[RequestRecord], window: Window | None = None) -> list[float]:
-    """Inter-token latencies: each gap that ends within ``window``, divided over the tokens it delivered."""
-    placed = (request for request in requests if request.token_source is not TokenSource.UNPLACED)
-    return [itl for gap, tokens in _gaps(placed, window) for itl in [gap / max(1, tokens)] * tokens]
+def chunk_gaps_s(requests: Requests, window: Window | None = None) -> tuple[Floats, Places]:
+    """Gaps between consecutive token-bearing chunks that end within ``window``, and the position of their request."""
+    gaps = gaps_of(requests, window)
+    return gaps.seconds, gaps.owners
 
 
-def arrivals(request: RequestRecord) -> list[tuple[int, int]]:
-    """Timestamp and tokens of each chunk, with the chunks of one read merged."""
-    return merged(zip(request.chunk_ns, request.chunk_tokens, strict=True))
+def itl_s(requests: Requests, window: Window | None = None) -> tuple[Floats, Places]:
+    """Inter-token latencies: each gap that ends within ``window``, divided over the tokens it delivered.
+
+    Returns:
+        one value for each token, and the position of its request.
+    """
+    gaps = gaps_of(requests, window)
+    tokens = np.where(requests.placed[gaps.owners], gaps.tokens, 0)
+    return np.repeat(gaps.seconds / np.maximum(1, tokens), tokens), np.repeat(gaps.owners, tokens)
 
 
-def _gaps(requests: Iterable[RequestRecord], window: Window | None) -> Iterator[tuple[float, int]]:
-    for request in requests:
-        for (before_ns, _), (after_ns, tokens) in pairwise(arrivals(request)):
-            if window is None or window.holds(after_ns):
-                yield (after_ns - before_ns) / NS_PER_S, tokens
+def per_token(spans_s: Floats, tokens: Ints) -> Floats:
+    """Spans of time over numbers of tokens; NaN without a token."""
+    return np.where(tokens > 0, spans_s / np.maximum(1, tokens), np.nan)
+
+
+def _if_streamed(requests: Requests, values_s: Floats) -> Floats:
+    return np.where(requests.equal("is_streamed", True), values_s, np.nan)
+
+
+def gaps_of(requests: Requests, window: Window | None = None) -> Gaps:
+    """The gaps that end within ``window``."""
+    reads = requests.chunks.reads
+    is_gap = np.diff(reads.request) == 0
+    if window is not None:
+        is_gap &= (reads.ns[1:] >= window.start_ns) & (reads.ns[1:] < window.end_ns)
+    lengths_s = np.diff(reads.ns)[is_gap] / NS_PER_S
+    return Gaps(lengths_s, reads.tokens[1:][is_gap], reads.ns[1:][is_gap], reads.request[1:][is_gap])
 
 
 def why_not_streamed(data: TrialData) -> str | None:
     """Why a trial has no times of tokens; None if its answers are streamed."""
-    return None if all(request.is_streamed for request in data.load) else "the answers are not streamed"
+    return None if data.load.equal("is_streamed", True).all() else "the answers are not streamed"
 
 
 _PLANNED = "a request planned in the window; a failed one is later than every success"

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from functools import cache
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bakeoff.results.metrics.values import Absence, Value, absent
 
@@ -48,7 +49,9 @@ def too_few(q: float, count: int) -> Value | None:
     return absent(f"p{q * 100:g} needs {need:,} observations, there are {count:,}", Absence.TOO_FEW)
 
 
-def percentile(values: Sequence[float], q: float, failures: int = 0, *, answers: int | None = None) -> Value:
+def percentile(
+    values: Sequence[float] | NDArray[np.float64], q: float, failures: int = 0, *, answers: int | None = None
+) -> Value:
     """Percentile ``q`` by linear interpolation (numpy's default, type 7 of Hyndman and Fan).
 
     A failure is later than every success: with x_0 ≤ … ≤ x_(n-1) the successes followed by the failures, and

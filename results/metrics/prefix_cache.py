@@ -1,9 +1,11 @@
 """Prompt tokens served from the prefix cache, as reported in the engine's answers."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
-from bakeoff.results.records import RequestRecord
+import numpy as np
+
+from bakeoff.results.columns import UNKNOWN
+from bakeoff.results.requests import Requests
 
 
 class PromptTokens(NamedTuple):
@@ -13,7 +15,7 @@ class PromptTokens(NamedTuple):
     total: int
 
 
-def prompt_tokens(requests: Sequence[RequestRecord]) -> PromptTokens | None:
+def prompt_tokens(requests: Requests) -> PromptTokens | None:
     """Count the prompt tokens of the answered requests; None if the engine does not report cached tokens.
 
     Some engines (vLLM) omit the number if it is 0, so it counts as 0 if any answer has it. A prompt that the engine did
@@ -22,10 +24,10 @@ def prompt_tokens(requests: Sequence[RequestRecord]) -> PromptTokens | None:
     Args:
         requests: without warm-up.
     """
-    if all(request.cached_tokens is None for request in requests):
+    cached, prompts = requests.ints("cached_tokens"), requests.ints("prompt_tokens")
+    is_known = cached != UNKNOWN
+    if not is_known.any():
         return None
-    answered = [request for request in requests if request.chunk_ns or request.cached_tokens is not None]
-    return PromptTokens(
-        cached=sum(request.cached_tokens or 0 for request in answered),
-        total=sum(request.prompt_tokens or request.requested_input_tokens or 0 for request in answered),
-    )
+    is_answered = is_known | (requests.chunks.counts > 0)
+    lengths = np.where(prompts > 0, prompts, np.maximum(requests.ints("requested_input_tokens"), 0))
+    return PromptTokens(int(cached[is_known].sum()), int(lengths[is_answered].sum()))

@@ -4,67 +4,67 @@ A streamed token is reasoning, or visible: of text or of a tool call. Reasoning 
 stream is hidden. All of it is absent unless an answer under load reasons.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby, pairwise
+from collections.abc import Callable
 
+import numpy as np
+
+from bakeoff.results.columns import UNKNOWN, Ints
 from bakeoff.results.metric import Better, Role, Unit
 from bakeoff.results.metrics.declaration import Latency, TrialData, TrialMetric
-from bakeoff.results.metrics.kinds import chunks_of, merged, why_no_reasoning
+from bakeoff.results.metrics.kinds import why_no_reasoning
+from bakeoff.results.metrics.latency import per_token
 from bakeoff.results.metrics.throughput import per_second
 from bakeoff.results.metrics.values import Value, absent
-from bakeoff.results.records import Outcome, RequestRecord, TokenSource, Window
+from bakeoff.results.records import Window
+from bakeoff.results.requests import Flags, Floats, Requests
 from bakeoff.results.units import NS_PER_S
 
 
-def thinking_s(request: RequestRecord) -> float | None:
-    """Time from the first to the last chunk of reasoning; None unless there are two."""
-    times = [t_ns for t_ns, _, is_reasoning in chunks_of(request) if is_reasoning]
-    return (times[-1] - times[0]) / NS_PER_S if len(times) > 1 else None
+def thinking_s(requests: Requests) -> Floats:
+    """Time from the first to the last chunk of reasoning; NaN unless there are two."""
+    chunks, found = requests.chunks, np.full(len(requests), np.nan)
+    places = np.flatnonzero(requests.is_reasoning)
+    owners, firsts, counts = np.unique(chunks.request[places], return_index=True, return_counts=True)
+    first_ns, last_ns = chunks.ns[places[firsts]], chunks.ns[places[firsts + counts - 1]]
+    found[owners] = np.where(counts > 1, (last_ns - first_ns) / NS_PER_S, np.nan)
+    return found
 
 
-def reasoning_tpot_s(request: RequestRecord) -> float | None:
-    """Mean time per token of reasoning, over gaps within stretches of it; None if there is no such gap."""
-    return _pace_s(request, is_reasoning=True)
+def reasoning_tpot_s(requests: Requests) -> Floats:
+    """Mean time per token of reasoning, over gaps within stretches of it; NaN if there is no such gap."""
+    return _pace_s(requests, requests.is_reasoning)
 
 
-def visible_tpot_s(request: RequestRecord) -> float | None:
-    """Mean time per visible token, over gaps within stretches of them; None if there is no such gap."""
-    return _pace_s(request, is_reasoning=False)
+def visible_tpot_s(requests: Requests) -> Floats:
+    """Mean time per visible token, over gaps within stretches of them; NaN if there is no such gap."""
+    return _pace_s(requests, ~requests.is_reasoning)
 
 
-def reasoning_tokens(request: RequestRecord) -> int:
+def reasoning_tokens(requests: Requests) -> Ints:
     """Tokens of reasoning by the engine's count, else those of the chunks."""
-    if request.reasoning_tokens is not None:
-        return request.reasoning_tokens
-    return sum(tokens for _, tokens, is_reasoning in chunks_of(request) if is_reasoning)
+    counted, chunks = requests.ints("reasoning_tokens"), requests.chunks
+    return np.where(counted == UNKNOWN, chunks.sums(np.where(requests.is_reasoning, chunks.tokens, 0)), counted)
 
 
-def visible_tokens_inside(requests: Sequence[RequestRecord], window: Window) -> int:
+def visible_tokens_inside(requests: Requests, window: Window) -> int:
     """Number of visible tokens that arrived within the window."""
-    return sum(
-        tokens
-        for request in requests
-        for t_ns, tokens, is_reasoning in chunks_of(request)
-        if not is_reasoning and window.holds(t_ns)
-    )
+    chunks = requests.chunks
+    is_inside = (chunks.ns >= window.start_ns) & (chunks.ns < window.end_ns)
+    return int(chunks.tokens[is_inside & ~requests.is_reasoning].sum())
 
 
-def _pace_s(request: RequestRecord, *, is_reasoning: bool) -> float | None:
-    if request.token_source is TokenSource.UNPLACED:
-        return None
-    span_ns, later_tokens = 0, 0
-    for stretch in _stretches(request, is_reasoning=is_reasoning):
-        for (before_ns, _), (after_ns, tokens) in pairwise(stretch):
-            span_ns += after_ns - before_ns
-            later_tokens += tokens
-    return span_ns / NS_PER_S / later_tokens if later_tokens else None
-
-
-def _stretches(request: RequestRecord, *, is_reasoning: bool) -> Iterator[list[tuple[int, int]]]:
-    """Times and tokens of consecutive chunks of one kind, with those of one read merged."""
-    for is_wanted, stretch in groupby(chunks_of(request), key=lambda chunk: chunk[2] is is_reasoning):
-        if is_wanted:
-            yield merged((t_ns, tokens) for t_ns, tokens, _ in stretch)
+def _pace_s(requests: Requests, is_wanted: Flags) -> Floats:
+    """Time per token of one kind of chunks, over the gaps within stretches of them; one read counts once."""
+    chunks = requests.chunks
+    if not len(chunks.ns):
+        return np.full(len(requests), np.nan)
+    begins = np.ones(len(chunks.ns), dtype=bool)
+    begins[1:] = (np.diff(chunks.request) != 0) | (np.diff(is_wanted.astype(np.int8)) != 0)
+    stretch_ns = chunks.ns[begins][np.cumsum(begins) - 1]  # when each chunk's stretch began
+    gaps_ns = np.where(begins | ~is_wanted, 0, np.diff(chunks.ns, prepend=0))
+    later = np.where(is_wanted & (chunks.ns > stretch_ns), chunks.tokens, 0)
+    pace_s = per_token(chunks.sums(gaps_ns) / NS_PER_S, chunks.sums(later))
+    return np.where(requests.placed, pace_s, np.nan)
 
 
 def _if_reasoning(compute: Callable[[TrialData], Value]) -> Callable[[TrialData], Value]:
@@ -77,15 +77,19 @@ def _if_reasoning(compute: Callable[[TrialData], Value]) -> Callable[[TrialData]
     return of
 
 
-def _answers(data: TrialData) -> list[RequestRecord]:
+def _answers(data: TrialData) -> Requests:
     """Successful requests planned in the window; none if no answer reasons."""
-    return [] if why_no_reasoning(data) else [r for r in data.inside if r.outcome is Outcome.OK]
+    return Requests() if why_no_reasoning(data) else data.inside.ok
 
 
-def _mean(tokens_of: Callable[[RequestRecord], int]) -> Callable[[TrialData], Value]:
+def _hidden_tokens(requests: Requests) -> Ints:
+    return np.maximum(requests.ints("hidden_tokens"), 0)
+
+
+def _mean(tokens_of: Callable[[Requests], Ints]) -> Callable[[TrialData], Value]:
     def of(data: TrialData) -> Value:
-        counts = [tokens_of(request) for request in _answers(data)]
-        return Value(sum(counts) / len(counts)) if counts else absent("no request succeeded")
+        counts = tokens_of(_answers(data))
+        return Value(int(counts.sum()) / len(counts)) if len(counts) else absent("no request succeeded")
 
     return _if_reasoning(of)
 
@@ -96,8 +100,8 @@ def _visible_rate(data: TrialData) -> Value:
 
 def _share(data: TrialData) -> Value:
     answers = _answers(data)
-    tokens = sum(request.total_chunk_tokens + (request.hidden_tokens or 0) for request in answers)
-    return Value(sum(map(reasoning_tokens, answers)) / tokens) if tokens else absent("no token arrived")
+    tokens = int((answers.chunks.total_tokens + _hidden_tokens(answers)).sum())
+    return Value(int(reasoning_tokens(answers).sum()) / tokens) if tokens else absent("no token arrived")
 
 
 _PACED = "a request planned in the window that has such a gap; or a failed one"
@@ -159,7 +163,7 @@ METRICS = (
         better=Better.LOWER,
         definition="mean tokens of reasoning of an answer that the engine counted and did not stream",
         observation=_ANSWER,
-        of=_mean(lambda request: request.hidden_tokens or 0),
+        of=_mean(_hidden_tokens),
         count=lambda data: len(_answers(data)),
     ),
     TrialMetric(

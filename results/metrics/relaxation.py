@@ -17,14 +17,14 @@ up. ``benchmarks/statistics/precision.py`` measures both rules.
 """
 
 import math
-from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from bakeoff.results.metrics.backlog import Times, between, departures_while, is_queue_seen, times_of
-from bakeoff.results.records import Outcome, RequestRecord, TrialRecord, Window, WindowKind
+from bakeoff.results.records import TrialRecord, Window, WindowKind
+from bakeoff.results.requests import Requests
 
 MIN_LOAD = 0.5
 MIN_STATES = 2.0
@@ -73,7 +73,7 @@ def needed_window_s(relaxation: Relaxation) -> float:
     return _WANTED_STATES * relaxation.memory_s
 
 
-def relaxation(requests: Sequence[RequestRecord], window: Window, rate_per_s: float) -> Relaxation | None:
+def relaxation(requests: Requests, window: Window, rate_per_s: float) -> Relaxation | None:
     """The relaxation of a steady open loop.
 
     Args:
@@ -95,7 +95,7 @@ def relaxation(requests: Sequence[RequestRecord], window: Window, rate_per_s: fl
     return Relaxation(memory_s, window.length_s) if memory_s > 0 else None
 
 
-def relaxation_of(trial: TrialRecord, requests: Sequence[RequestRecord]) -> Relaxation | None:
+def relaxation_of(trial: TrialRecord, requests: Requests) -> Relaxation | None:
     """The relaxation of a trial; None also if its load is no steady open loop.
 
     Args:
@@ -134,12 +134,11 @@ def _gap_variation(gaps: _Floats) -> float:
 
 
 def _batch_memory_s(
-    times: Times, requests: Sequence[RequestRecord], length_s: float, rate_per_s: float
+    times: Times, requests: Requests, length_s: float, rate_per_s: float
 ) -> float:  # fmt: skip
     services = times.ended - times.left
-    tokens = np.array([request.total_chunk_tokens for request in requests], dtype=np.float64)
-    answered = np.array([request.outcome is Outcome.OK for request in requests])
-    used = answered & (tokens > 0) & (services > 0) & (times.planned >= 0) & (times.planned < length_s)
+    tokens = requests.chunks.total_tokens.astype(np.float64)
+    used = requests.is_ok & (tokens > 0) & (services > 0) & (times.planned >= 0) & (times.planned < length_s)
     if used.sum() < _MIN_SERVED:
         return 0.0
     together = _mean_in_service(times)[used]

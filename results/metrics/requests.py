@@ -1,18 +1,11 @@
 """Selections of the requests of a trial."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-from bakeoff.results.records import Outcome, Phase, RequestRecord, Window
+import numpy as np
 
-
-def under_load(requests: Sequence[RequestRecord]) -> list[RequestRecord]:
-    """The requests of ramp, window and tail, without warm-up."""
-    return [request for request in requests if request.phase is not Phase.WARMUP]
-
-
-def planned_inside(requests: Sequence[RequestRecord], window: Window) -> list[RequestRecord]:
-    """Requests planned within the window."""
-    return [request for request in requests if window.holds(request.planned_ns)]
+from bakeoff.results.records import Outcome, RequestRecord
+from bakeoff.results.requests import Floats, Requests
 
 
 def sessions_of(requests: Iterable[RequestRecord]) -> list[list[RequestRecord]]:
@@ -45,3 +38,9 @@ def has_failed(request: RequestRecord) -> bool:
 def prompt_length(request: RequestRecord) -> int | None:
     """Prompt tokens as counted by the engine, otherwise as planned; None if neither is known."""
     return request.prompt_tokens if request.prompt_tokens is not None else request.requested_input_tokens
+
+
+def prompt_lengths(requests: Requests) -> Floats:
+    """The same of each request; NaN if neither is known."""
+    counted = requests.numbers("prompt_tokens")
+    return np.where(np.isnan(counted), requests.numbers("requested_input_tokens"), counted)

@@ -5,13 +5,14 @@ its prompt holds that answer, token by token: a recorded answer in its place, or
 common prefix where the answer begins.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from bakeoff.results.metric import Better, Role, Unit
 from bakeoff.results.metrics.declaration import Needs, TrialData, TrialMetric
 from bakeoff.results.metrics.values import Value, absent
 from bakeoff.results.records import Outcome, RequestRecord
+from bakeoff.results.requests import Requests
 
 
 class Reuse(NamedTuple):
@@ -26,13 +27,15 @@ class Reuse(NamedTuple):
     cached: int
 
 
-def reuses(load: Sequence[RequestRecord], inside: Sequence[RequestRecord]) -> Iterator[Reuse]:
+def reuses(load: Requests, inside: Requests) -> Iterator[Reuse]:
     """The answers that the calls ``inside`` hold, each of the agent's previous call, as far as both are known.
 
     Args:
         load: all requests under load.
         inside: the calls that count.
     """
+    if not load.ints("turn").any():
+        return
     calls: dict[tuple[str, int, str], dict[int, RequestRecord]] = {}
     for request in load:
         calls.setdefault((request.session, request.cycle, request.agent), {})[request.turn] = request
@@ -57,7 +60,7 @@ def _all(data: TrialData) -> list[Reuse]:
 def _share(data: TrialData) -> Value:
     found = data.once(_all)
     if not found:
-        several = any(request.turn for request in data.load)
+        several = data.load.ints("turn").any()
         return absent("the engine does not report cached tokens" if several else "no session has several requests")
     return Value(sum(reuse.cached for reuse in found) / sum(reuse.generated for reuse in found))
 

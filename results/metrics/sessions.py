@@ -25,7 +25,7 @@ measures the bias against simulated sessions.
 """
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 
 import msgspec
 
@@ -35,6 +35,7 @@ from bakeoff.results.metrics.requests import sessions_of
 from bakeoff.results.metrics.throughput import share_inside
 from bakeoff.results.metrics.values import Value, absent
 from bakeoff.results.records import Outcome, RequestRecord, Slo, TrialRecord
+from bakeoff.results.requests import Requests
 from bakeoff.results.units import NS_PER_S
 
 NO_SESSIONS = "no session has several requests"
@@ -73,11 +74,11 @@ def long_run(data: TrialData) -> LongRun | str:
         return NO_SESSIONS
     if (tool_s := trial.traffic.session_tool_s) is None:
         return "sessions have no long run under a load that changes, and none is stored by earlier versions"
-    ended = _ended(data.inside)
-    if not ended:
+    ended = data.inside.take(~data.inside.is_cancelled)
+    if not len(ended):
         return "no request was planned inside the window"
     requests, delays_ns = trial.traffic.turns, data.once(delays)
-    server_s = requests * statistics.fmean(delays_ns[request.index] for request in ended) / NS_PER_S
+    server_s = requests * statistics.fmean(delays_ns[index] for index in ended.values("index")) / NS_PER_S
     per_s = trial.load.rate_per_s or 0.0
     if trial.load.concurrency is not None:
         if tool_s + server_s <= 0:
@@ -86,8 +87,8 @@ def long_run(data: TrialData) -> LongRun | str:
     return LongRun(
         tool_s=tool_s,
         server_s=server_s,
-        tokens=requests * statistics.fmean(request.total_chunk_tokens for request in ended),
-        per_hour=_S_PER_H * per_s * statistics.fmean(request.outcome is Outcome.OK for request in ended),
+        tokens=requests * float(ended.chunks.total_tokens.mean()),
+        per_hour=_S_PER_H * per_s * float(ended.is_ok.mean()),
     )
 
 
@@ -107,9 +108,7 @@ def delays(data: TrialData) -> dict[int, int]:
     return found
 
 
-def over_requests(
-    trial: TrialRecord, load: Sequence[RequestRecord], requests: Sequence[RequestRecord]
-) -> dict[str, Value]:
+def over_requests(trial: TrialRecord, load: Requests, requests: Requests) -> dict[str, Value]:
     """Compute the metrics of sessions over some requests of a trial.
 
     Args:
@@ -159,7 +158,7 @@ def _tokens_per_s(sessions: LongRun) -> Value:
 def _num_counted(data: TrialData) -> int:
     if isinstance(data.once(long_run), str):
         return 0
-    return len(_ended(data.inside))
+    return int((~data.inside.is_cancelled).sum())
 
 
 _MEASURES: tuple[tuple[str, str, Unit, Better, str, Callable[[LongRun], Value]], ...] = (

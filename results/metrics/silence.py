@@ -6,12 +6,12 @@ for its own long prompt. An engine has silences by design, such as the computati
 compared with a usual one: of silences as long as this, there is one for every ten requests.
 """
 
-from collections.abc import Sequence
-
 import msgspec
 import numpy as np
 
-from bakeoff.results.records import RequestRecord, Window
+from bakeoff.results.columns import UNKNOWN
+from bakeoff.results.records import Window
+from bakeoff.results.requests import Requests
 from bakeoff.results.units import NS_PER_S
 
 _MIN_SHARE, _MIN_RATIO = 0.03, 8.0
@@ -34,29 +34,27 @@ class Silence(msgspec.Struct, frozen=True):
     in_flight: int
 
 
-def unusual_silence(requests: Sequence[RequestRecord], window: Window) -> Silence | None:
+def unusual_silence(requests: Requests, window: Window) -> Silence | None:
     """The longest silence within the window, if it is much longer than the usual ones and a fair part of the window.
 
     Args:
         requests: all under load.
         window: of the trial.
     """
-    sent = [request for request in requests if request.sent_ns is not None]
-    answered = [request for request in sent if request.chunk_ns]
-    if not answered or window.length_s <= 0:
+    sent = requests.take(requests.ints("sent_ns") != UNKNOWN)
+    answered = sent.take(sent.chunks.counts > 0)
+    if not len(answered) or window.length_s <= 0:
         return None
-    chunks = np.unique(np.concatenate([np.array(request.chunk_ns, dtype=np.int64) for request in answered]))
+    chunks = np.unique(answered.chunks.ns)
     chunks = chunks[chunks >= window.start_ns]
-    began = np.array([request.sent_ns for request in sent], dtype=np.int64)
-    ended = np.array([request.ended_ns for request in sent], dtype=np.int64)
+    began, ended = sent.ints("sent_ns"), sent.ints("ended_ns")
     order = np.argsort(ended)
     # the first send among the requests that end with this one or later
     oldest = np.minimum.accumulate(began[order][::-1])[::-1]
     before = np.concatenate([[window.start_ns], chunks[:-1]])
     starts = np.maximum(before, oldest[np.minimum(np.searchsorted(ended[order], chunks), len(sent) - 1)])
     lengths = np.minimum(chunks, window.end_ns) - starts
-    first = np.sort(np.array([request.chunk_ns[0] for request in answered]))
-    last = np.sort(np.array([request.chunk_ns[-1] for request in answered]))
+    first, last = np.sort(answered.chunks.first_ns), np.sort(answered.chunks.last_ns)
     under_way = np.searchsorted(first, starts, "right") - np.searchsorted(last, chunks, "left")
     in_flight = np.searchsorted(np.sort(began), starts, "right") - np.searchsorted(ended[order], chunks, "left")
     counts = ((under_way >= 1) | (in_flight >= 2)) & (lengths > 0)
@@ -64,7 +62,7 @@ def unusual_silence(requests: Sequence[RequestRecord], window: Window) -> Silenc
         return None
     numbers = np.flatnonzero(counts)
     numbers = numbers[np.argsort(lengths[numbers], kind="stable")[::-1]]
-    usual = 1 + sum(window.holds(request.planned_ns) for request in requests) // _REQUESTS_PER_USUAL
+    usual = 1 + len(requests.planned_inside(window)) // _REQUESTS_PER_USUAL
     usual_ns = int(lengths[numbers[usual]]) if usual < len(numbers) else 0
     longest = numbers[0]
     found = Silence(int(lengths[longest]) / NS_PER_S, usual_ns / NS_PER_S, int(in_flight[longest]))

@@ -6,11 +6,11 @@ that batches share no requests; a slope counts if it is both significant and lar
 """
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 
-from bakeoff.results.records import RequestRecord, Window
+from bakeoff.results.records import Window
+from bakeoff.results.requests import Requests
 from bakeoff.results.statistics.distributions import t_tails
 
 _MIN_BATCHES, _MAX_BATCHES = 6, 10
@@ -18,7 +18,7 @@ _MAX_P = 1e-3
 _MIN_CHANGE = 0.2
 
 
-def throughput_change(requests: Sequence[RequestRecord], window: Window, turnover_s: float) -> float | None:
+def throughput_change(requests: Requests, window: Window, turnover_s: float) -> float | None:
     """Change of the token rate over the window relative to its mean; None without a significant trend.
 
     Args:
@@ -31,9 +31,8 @@ def throughput_change(requests: Sequence[RequestRecord], window: Window, turnove
     turnovers = int(window.length_s / turnover_s) if turnover_s > 0 else _MAX_BATCHES
     batches = min(_MAX_BATCHES, max(_MIN_BATCHES, turnovers))
     edges = np.linspace(window.start_ns, window.end_ns, batches + 1)
-    times = np.array([t for r in requests for t in r.chunk_ns], dtype=np.float64)
-    weights = np.array([n for r in requests for n in r.chunk_tokens], dtype=np.float64)
-    tokens, _ = np.histogram(times, edges, weights=weights)
+    chunks = requests.chunks
+    tokens, _ = np.histogram(chunks.ns.astype(np.float64), edges, weights=chunks.tokens.astype(np.float64))
     mean = float(tokens.mean())
     if not mean:
         return None

@@ -5,127 +5,126 @@ steady load whatever the service times: over a long load every request contribut
 the fraction would count time in the queue as work, so requests count by their last token instead.
 """
 
-from collections.abc import Callable, Sequence
+import numpy as np
 
+from bakeoff.results.columns import UNKNOWN, Ints
 from bakeoff.results.metric import Better, Role, Unit
 from bakeoff.results.metrics import latency
 from bakeoff.results.metrics.declaration import Needs, ShareOf, TrialData, TrialMetric
 from bakeoff.results.metrics.prefix_cache import prompt_tokens
-from bakeoff.results.metrics.requests import has_failed, planned_inside
 from bakeoff.results.metrics.values import Value, absent
-from bakeoff.results.records import Outcome, RequestRecord, Slo, Window
+from bakeoff.results.records import Slo, Window
+from bakeoff.results.requests import Flags, Floats, Requests
 
 _EMPTY = "the window is empty"
 NO_SLO = "the experiment sets no SLO"
 """Why a metric of the SLO is absent."""
 
 
-def ended_inside(request: RequestRecord, window: Window) -> float:
-    """1 for a successful request whose last token arrived within the window, else 0."""
-    return float(request.outcome is Outcome.OK and bool(request.chunk_ns) and window.holds(request.chunk_ns[-1]))
+def ended_inside(requests: Requests, window: Window) -> Floats:
+    """1 for each successful request whose last token arrived within the window, else 0."""
+    return (requests.is_ok & _inside(requests.chunks.last_ns, window)).astype(np.float64)
 
 
-def share_inside(request: RequestRecord, window: Window) -> float:
-    """Fraction of a successful request's time from plan to last token within the window, 0 to 1."""
-    if request.outcome is not Outcome.OK or not request.chunk_ns:
-        return 0.0
-    start_ns, end_ns = request.planned_ns, request.chunk_ns[-1]
-    if end_ns <= start_ns:
-        return float(window.holds(start_ns))
-    return max(0, min(end_ns, window.end_ns) - max(start_ns, window.start_ns)) / (end_ns - start_ns)
+def share_inside(requests: Requests, window: Window) -> Floats:
+    """Fraction of each successful request's time from plan to last token within the window, 0 to 1."""
+    start_ns, end_ns = requests.ints("planned_ns"), requests.chunks.last_ns
+    answered = requests.is_ok & (end_ns != UNKNOWN)
+    lasted = answered & (end_ns > start_ns)
+    length_ns = np.where(lasted, end_ns - start_ns, 1)
+    shares = np.maximum(0, np.minimum(end_ns, window.end_ns) - np.maximum(start_ns, window.start_ns)) / length_ns
+    return np.where(lasted, shares, answered & _inside(start_ns, window))
 
 
-def output_tokens_per_s(requests: Sequence[RequestRecord], window: Window) -> Value:
+def _inside(times_ns: Ints, window: Window) -> Flags:
+    return (times_ns >= window.start_ns) & (times_ns < window.end_ns)
+
+
+def output_tokens_per_s(requests: Requests, window: Window) -> Value:
     """Tokens that arrived within the window, over its length; tokens of failed requests count too.
 
     Args:
         requests: all under load, those planned outside the window included.
         window: of the trial.
     """
-    if requests and not any(request.is_streamed or request.total_chunk_tokens for request in requests):
+    if len(requests) and not (requests.equal("is_streamed", True) | (requests.chunks.total_tokens > 0)).any():
         return absent("the answers have no tokens")
     return per_second(tokens_inside(requests, window), window)
 
 
-def prompt_tokens_per_s(requests: Sequence[RequestRecord], window: Window, share_of: ShareOf = share_inside) -> Value:
+def prompt_tokens_per_s(requests: Requests, window: Window, share_of: ShareOf = share_inside) -> Value:
     """Prompt tokens of successful requests, weighted by their share within the window, over its length."""
-    return _weighted_prompts(requests, window, share_of, lambda request: request.prompt_tokens or 0)
+    return _weighted_prompts(requests, window, share_of)
 
 
-def uncached_prompt_tokens_per_s(
-    requests: Sequence[RequestRecord], window: Window, share_of: ShareOf = share_inside
-) -> Value:
+def uncached_prompt_tokens_per_s(requests: Requests, window: Window, share_of: ShareOf = share_inside) -> Value:
     """Like :func:`prompt_tokens_per_s`, without tokens from the prefix cache: what the engine had to compute."""
     if prompt_tokens(requests) is None:
         return absent("no answer reports cached prompt tokens")
-    return _weighted_prompts(
-        requests, window, share_of, lambda request: (request.prompt_tokens or 0) - (request.cached_tokens or 0)
-    )
+    return _weighted_prompts(requests, window, share_of, np.maximum(requests.ints("cached_tokens"), 0))
 
 
-def requests_per_s(requests: Sequence[RequestRecord], window: Window, share_of: ShareOf = share_inside) -> Value:
+def requests_per_s(requests: Requests, window: Window, share_of: ShareOf = share_inside) -> Value:
     """Successful requests, weighted by their share within the window, over its length."""
-    return per_second(sum(share_of(request, window) for request in requests), window)
+    return per_second(float(share_of(requests, window).sum()), window)
 
 
-def requests_in_flight(requests: Sequence[RequestRecord], window: Window) -> Value:
+def requests_in_flight(requests: Requests, window: Window) -> Value:
     """Mean number of requests that were sent and had not ended, over the window."""
-    return per_second(sum(in_flight_ns(request, window) for request in requests) / 1e9, window)
+    return per_second(int(in_flight_ns(requests, window).sum()) / 1e9, window)
 
 
-def in_flight_ns(request: RequestRecord, window: Window) -> int:
-    """Nanoseconds of the window in which a request was sent and had not ended."""
-    if request.sent_ns is None:
-        return 0
-    return max(0, min(request.ended_ns, window.end_ns) - max(request.sent_ns, window.start_ns))
+def in_flight_ns(requests: Requests, window: Window) -> Ints:
+    """Nanoseconds of the window in which each request was sent and had not ended."""
+    sent_ns, ended_ns = requests.ints("sent_ns"), requests.ints("ended_ns")
+    spans_ns = np.minimum(ended_ns, window.end_ns) - np.maximum(sent_ns, window.start_ns)
+    return np.where(sent_ns == UNKNOWN, 0, np.maximum(0, spans_ns))
 
 
-def meets(request: RequestRecord, slo: Slo) -> bool:
-    """Whether a request succeeded and met every bound of the SLO; a one-token answer meets any TPOT bound."""
-    if request.outcome is not Outcome.OK:
-        return False
-    if slo.first_visible_s is not None and latency.first_visible_s(request) is None:
-        return False  # a user saw nothing of it
-    pairs = (
-        (latency.ttft_s(request), slo.ttft_s),
-        (latency.tpot_s(request), slo.tpot_s),
-        (latency.e2e_s(request), slo.e2e_s),
-        (latency.first_visible_s(request), slo.first_visible_s),
-    )
-    return all(bound is None or value is None or value <= bound for value, bound in pairs)
+def meets(requests: Requests, slo: Slo) -> Flags:
+    """Whether each request succeeded and met every bound of the SLO; a one-token answer meets any TPOT bound."""
+    met = requests.is_ok
+    for of_requests, bound_s in (
+        (latency.ttft_s, slo.ttft_s),
+        (latency.tpot_s, slo.tpot_s),
+        (latency.e2e_s, slo.e2e_s),
+        (latency.first_visible_s, slo.first_visible_s),
+    ):
+        if bound_s is not None:
+            values_s = of_requests(requests)
+            met = met & ~(values_s > bound_s)
+            if of_requests is latency.first_visible_s:
+                met = met & ~np.isnan(values_s)  # a user saw nothing of it
+    return met
 
 
-def goodput_per_s(requests: Sequence[RequestRecord], window: Window, slo: Slo) -> Value:
+def goodput_per_s(requests: Requests, window: Window, slo: Slo) -> Value:
     """Requests planned within the window that met the SLO, over its length."""
     if slo == Slo():
         return absent(NO_SLO)
-    return per_second(sum(meets(request, slo) for request in planned_inside(requests, window)), window)
+    return per_second(int(meets(requests.planned_inside(window), slo).sum()), window)
 
 
-def attainment(planned: Sequence[RequestRecord], slo: Slo) -> Value:
+def attainment(planned: Requests, slo: Slo) -> Value:
     """Fraction of requests that met the SLO; failures violate it."""
     if slo == Slo():
         return absent(NO_SLO)
-    if not planned:
+    if not len(planned):
         return absent("no request was planned")
-    return Value(sum(meets(request, slo) for request in planned) / len(planned))
+    return Value(int(meets(planned, slo).sum()) / len(planned))
 
 
-def tokens_inside(requests: Sequence[RequestRecord], window: Window) -> int:
+def tokens_inside(requests: Requests, window: Window) -> int:
     """Number of tokens that arrived within the window."""
-    return sum(
-        n for request in requests for t_ns, n in zip(request.chunk_ns, request.chunk_tokens, strict=True)
-        if window.holds(t_ns)
-    )  # fmt: skip
+    chunks = requests.chunks
+    return int(chunks.tokens[_inside(chunks.ns, window)].sum())
 
 
-def _weighted_prompts(
-    requests: Sequence[RequestRecord], window: Window, share_of: ShareOf, tokens_of: Callable[[RequestRecord], int]
-) -> Value:
-    shares = [(request, share) for request in requests if (share := share_of(request, window)) > 0]
-    if any(request.prompt_tokens is None for request, _ in shares):
+def _weighted_prompts(requests: Requests, window: Window, share_of: ShareOf, cached: Ints | int = 0) -> Value:
+    shares, tokens = share_of(requests, window), requests.ints("prompt_tokens")
+    if (tokens[shares > 0] == UNKNOWN).any():
         return absent("the engine did not report its prompt tokens")
-    return per_second(sum(tokens_of(request) * share for request, share in shares), window)
+    return per_second(float(((tokens - cached) * shares)[shares > 0].sum()), window)
 
 
 def per_second(count: float, window: Window) -> Value:
@@ -133,10 +132,10 @@ def per_second(count: float, window: Window) -> Value:
     return Value(count / window.length_s) if window.length_s > 0 else absent(_EMPTY)
 
 
-def tokens_per_chunk(requests: Sequence[RequestRecord]) -> Value:
+def tokens_per_chunk(requests: Requests) -> Value:
     """Tokens over the reads that brought any."""
-    chunks = sum(len(latency.arrivals(request)) for request in requests)
-    return Value(sum(r.total_chunk_tokens for r in requests) / chunks) if chunks else absent("no token arrived")
+    reads = requests.chunks.reads
+    return Value(int(reads.tokens.sum()) / len(reads.ns)) if len(reads.ns) else absent("no token arrived")
 
 
 def output_rate(data: TrialData) -> Value:
@@ -154,7 +153,7 @@ def _num_planned(data: TrialData) -> int:
 
 
 def _num_counted(data: TrialData) -> int:
-    return sum(share > 0 for share in data.shares)
+    return int((data.shares > 0).sum())
 
 
 _PLANNED = "a request planned in the window"
@@ -236,7 +235,7 @@ METRICS = (
         ),
         observation="a request that was sent, as its time inside",
         of=lambda data: requests_in_flight(data.load, data.window),
-        count=lambda data: sum(in_flight_ns(request, data.window) > 0 for request in data.load),
+        count=lambda data: int((in_flight_ns(data.load, data.window) > 0).sum()),
     ),
     TrialMetric(
         name="failures",
@@ -247,7 +246,7 @@ METRICS = (
         observation=_PLANNED,
         roles=frozenset({Role.HEADLINE, Role.GUARDRAIL, Role.PER_TOKEN}),
         needs=Needs.PLANNED,
-        of=lambda data: Value(float(sum(map(has_failed, data.inside)))),
+        of=lambda data: Value(float(data.inside.has_failed.sum())),
         count=_num_planned,
     ),
     TrialMetric(
@@ -259,6 +258,6 @@ METRICS = (
         observation="a read that brought tokens, of requests planned in the window",
         roles=frozenset({Role.PER_TOKEN}),
         of=lambda data: tokens_per_chunk(data.inside),
-        count=lambda data: sum(len(latency.arrivals(request)) for request in data.inside),
+        count=lambda data: len(data.inside.chunks.reads.ns),
     ),
 )

@@ -1,22 +1,22 @@
 """All metrics of one trial."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from bakeoff.results.findings import FindingCode
 from bakeoff.results.metric import Role
 from bakeoff.results.metrics import throughput
 from bakeoff.results.metrics.catalogue import CATALOGUE, FAMILIES
 from bakeoff.results.metrics.declaration import Needs, ShareOf, TrialData
-from bakeoff.results.metrics.requests import under_load
 from bakeoff.results.metrics.values import Absence, Value, absent
 from bakeoff.results.records import RequestRecord, Slo, TelemetryRecord, TrialRecord, Window, WindowKind
+from bakeoff.results.requests import Requests
 
 _QUEUED = {FindingCode.SATURATED, FindingCode.BACKLOG_GREW, FindingCode.CAPACITY_UNCLEAR}
 _SATURATED = absent("the engine fell behind the load", Absence.SATURATED)
 
 
 def trial_metrics(
-    trial: TrialRecord, requests: Sequence[RequestRecord], telemetry: Sequence[TelemetryRecord], slo: Slo
+    trial: TrialRecord, requests: Iterable[RequestRecord], telemetry: Sequence[TelemetryRecord], slo: Slo
 ) -> dict[str, Value]:
     """Compute the values of :data:`~bakeoff.results.metrics.catalogue.CATALOGUE` for a trial.
 
@@ -38,30 +38,31 @@ def trial_metrics(
 
 
 def observation_counts(
-    trial: TrialRecord, requests: Sequence[RequestRecord], telemetry: Sequence[TelemetryRecord]
+    trial: TrialRecord, requests: Iterable[RequestRecord], telemetry: Sequence[TelemetryRecord]
 ) -> dict[str, int]:
     """Count a trial's observations of each metric family; arguments as of :func:`trial_metrics`."""
     data = _data(trial, requests, telemetry, Slo())
     return {family: metric.count(data) for family, metric in FAMILIES.items()}
 
 
-def whole_load_metrics(trial: TrialRecord, requests: Sequence[RequestRecord], slo: Slo) -> dict[str, Value]:
+def whole_load_metrics(trial: TrialRecord, requests: Iterable[RequestRecord], slo: Slo) -> dict[str, Value]:
     """Compute request metrics over the whole load, including ramp and tail, as other tools and engines do."""
-    load = under_load(requests)
-    end_ns = max((request.ended_ns for request in load), default=trial.issue_start_ns) + 1
+    load = Requests(requests).under_load
+    end_ns = int(load.ints("ended_ns").max(initial=trial.issue_start_ns)) + 1
     whole = Window(trial.issue_start_ns, end_ns, WindowKind.MAKESPAN)
     data = TrialData(load, whole, slo, throughput.share_inside, trial=trial)
     return {name: metric.of(data) for name, metric in CATALOGUE.items() if metric.needs is not Needs.TELEMETRY}
 
 
-def request_metrics(requests: Sequence[RequestRecord], slo: Slo) -> dict[str, Value]:
+def request_metrics(requests: Iterable[RequestRecord], slo: Slo) -> dict[str, Value]:
     """Compute the metrics with one observation per request: latencies, attainment and failures.
 
     Args:
         requests: those that count.
         slo: SLO of the experiment.
     """
-    data = TrialData(requests, Window(0, 0), slo, throughput.share_inside, planned=requests)
+    counted = Requests(requests)
+    data = TrialData(counted, Window(0, 0), slo, throughput.share_inside, planned=counted)
     return {name: metric.of(data) for name, metric in CATALOGUE.items() if metric.needs is Needs.PLANNED}
 
 
@@ -72,20 +73,17 @@ def share_of(trial: TrialRecord) -> ShareOf:
 
 
 def _data(
-    trial: TrialRecord, requests: Sequence[RequestRecord], telemetry: Sequence[TelemetryRecord], slo: Slo
+    trial: TrialRecord, requests: Iterable[RequestRecord], telemetry: Sequence[TelemetryRecord], slo: Slo
 ) -> TrialData:
-    idle = _idle_window(trial, requests, telemetry)
-    return TrialData(
-        under_load(requests), trial.window, slo, share_of(trial), telemetry=telemetry, idle=idle, trial=trial
-    )
+    every = Requests(requests)
+    idle = _idle_window(trial, every, telemetry)
+    return TrialData(every.under_load, trial.window, slo, share_of(trial), telemetry=telemetry, idle=idle, trial=trial)
 
 
-def _idle_window(
-    trial: TrialRecord, requests: Sequence[RequestRecord], telemetry: Sequence[TelemetryRecord]
-) -> Window | None:
+def _idle_window(trial: TrialRecord, requests: Requests, telemetry: Sequence[TelemetryRecord]) -> Window | None:
     """From the trial's first GPU sample, when the engine is ready, to the first request, warm-up included."""
     samples = (record.t_ns for record in telemetry if record.source.startswith("gpu"))
     # Samples of a trial begin a little after the trial does.
     start_ns = max(trial.started_ns, min(samples, default=trial.started_ns))
-    idle = Window(start_ns, min([trial.issue_start_ns, *(request.planned_ns for request in requests)]))
+    idle = Window(start_ns, int(requests.ints("planned_ns").min(initial=trial.issue_start_ns)))
     return idle if idle.length_s > 0 else None

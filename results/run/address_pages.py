@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from bakeoff.results.metrics import Value
+from bakeoff.results.requests import Requests
 from bakeoff.results.run.cells import Trial
 from bakeoff.results.run.levels import levels_of
 from bakeoff.results.run.run import Run
@@ -66,7 +67,7 @@ def _pages(run: Run) -> Iterator[AddressPage]:
 
 
 def _page(engine: str, level: str, label: str, role: str, read: Sequence[tuple[Trial, Page]]) -> AddressPage:
-    views = [server_view(page.records, (), trial.record.window) for trial, page in read]
+    views = [server_view(page.records, Requests(), trial.record.window) for trial, page in read]
     increases = [readings(page.records).increase for _, page in read]
     hits = _sum([increase("prefix_hits_tokens_total") for increase in increases])
     looked_up = _sum([increase("prefix_queries_tokens_total") for increase in increases])

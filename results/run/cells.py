@@ -3,25 +3,24 @@
 import math
 import statistics
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import msgspec
 
-from bakeoff.results.metrics import CATALOGUE, Value, client_error, under_load
+from bakeoff.results.metrics import CATALOGUE, Value, client_error
 from bakeoff.results.metrics.catalogue import LATENCIES
 from bakeoff.results.metrics.declaration import QUANTILES
 from bakeoff.results.metrics.quality import QualityRecord, QualitySummary, pooled, why_unchecked
 from bakeoff.results.metrics.relaxation import MIN_STATES, needed_window_s, relaxation_of
-from bakeoff.results.metrics.requests import planned_inside
 from bakeoff.results.records import (
     ClientError,
-    Outcome,
-    RequestRecord,
     TelemetryRecord,
     TrialPlan,
     TrialRecord,
     Verdict,
     Window,
 )
+from bakeoff.results.requests import Requests
 from bakeoff.results.run.work import Work
 from bakeoff.results.server_view import ServerCell, server_cell
 from bakeoff.results.statistics.interval import Interval, interval_of, wilson_interval
@@ -31,7 +30,7 @@ _WITH_WAIT = ("ttft", "ttft_from_send", "e2e", "normalized_latency")
 """Latencies that contain the wait in an engine's queue."""
 
 
-class Trial(msgspec.Struct, frozen=True):
+class Trial(msgspec.Struct, frozen=True, dict=True):
     """One finished trial with its metrics.
 
     Attributes:
@@ -46,7 +45,7 @@ class Trial(msgspec.Struct, frozen=True):
     """
 
     record: TrialRecord
-    requests: list[RequestRecord]
+    requests: Requests
     telemetry: list[TelemetryRecord]
     metrics: dict[str, Value]
     load_metrics: dict[str, Value]
@@ -59,15 +58,20 @@ class Trial(msgspec.Struct, frozen=True):
         """Measured window."""
         return self.record.window
 
-    @property
-    def inside(self) -> list[RequestRecord]:
-        """Requests under load that were planned inside the window."""
-        return planned_inside(under_load(self.requests), self.window)
+    @cached_property
+    def load(self) -> Requests:
+        """Requests under load, without warm-up."""
+        return self.requests.under_load
 
-    @property
-    def answered(self) -> list[RequestRecord]:
+    @cached_property
+    def inside(self) -> Requests:
+        """Requests under load that were planned inside the window."""
+        return self.load.planned_inside(self.window)
+
+    @cached_property
+    def answered(self) -> Requests:
         """Successful requests planned inside the window."""
-        return [request for request in self.inside if request.outcome is Outcome.OK]
+        return self.inside.ok
 
 
 class Cell(msgspec.Struct, frozen=True):
@@ -185,7 +189,7 @@ def queue_intervals(intervals: Mapping[str, Interval], valid: Sequence[Trial]) -
         intervals: metric → interval over the trials.
         valid: the trials of one cell.
     """
-    relaxed = [relaxation_of(trial.record, under_load(trial.requests)) for trial in valid]
+    relaxed = [relaxation_of(trial.record, trial.load) for trial in valid]
     states = statistics.median(relaxation.states if relaxation else math.inf for relaxation in relaxed) if valid else 0
     if len(valid) < 2 or math.isinf(states):
         return {}
@@ -193,10 +197,7 @@ def queue_intervals(intervals: Mapping[str, Interval], valid: Sequence[Trial]) -
     too_short = f"the window is too short for requests that pile up; raise trial.duration_s to {needed_s:,.0f}"
     found: dict[str, Interval] = {}
     for family in _WITH_WAIT:
-        observed = [
-            [value for own in LATENCIES[family].by_request(under_load(trial.requests), trial.window) for value in own]
-            for trial in valid
-        ]
+        observed = [LATENCIES[family].by_request(trial.load, trial.window).values for trial in valid]
         for label, q in QUANTILES:
             name = f"{family}_{label}_s"
             if (interval := intervals.get(name)) is None:

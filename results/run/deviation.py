@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 
 import msgspec
+import numpy as np
 
 from bakeoff.results.metrics.latency import e2e_s
 from bakeoff.results.records import Verdict
@@ -76,8 +77,9 @@ def _output_rate(trial: Trial) -> float | None:
 
 
 def _mean_e2e_s(trial: Trial) -> float | None:
-    latencies_s = [own_s for request in trial.answered if (own_s := e2e_s(request)) is not None]
-    return statistics.fmean(latencies_s) if latencies_s else None
+    latencies_s = e2e_s(trial.answered)
+    known_s = latencies_s[~np.isnan(latencies_s)]
+    return float(known_s.mean()) if len(known_s) else None
 
 
 _FIGURES: dict[Figure, Callable[[Trial], float | None]] = {

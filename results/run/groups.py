@@ -1,20 +1,27 @@
 """Results of parts of a cell's requests: by model, by address, by turn, by agent, by length of the prompt."""
 
-import statistics
-from collections.abc import Callable, Iterator, Sequence
+import functools
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
+import numpy as np
 
+from bakeoff.results.columns import Ints
 from bakeoff.results.metrics import Value
 from bakeoff.results.metrics.prefix_cache import prompt_tokens
-from bakeoff.results.metrics.requests import has_failed, prompt_length
+from bakeoff.results.metrics.requests import prompt_lengths
 from bakeoff.results.metrics.trial import request_metrics
-from bakeoff.results.records import Outcome, RequestRecord, Slo
+from bakeoff.results.records import Slo
+from bakeoff.results.requests import Requests
+from bakeoff.results.run.cells import Trial
 from bakeoff.results.run.levels import levels_of
 from bakeoff.results.run.run import Run
 
 Name = tuple[int, str]
 """Order and name of a group."""
+NameOf = Callable[[Requests], Iterable[Name | None]]
+"""The group of each request."""
 _TURNS = (1, 5, 20, 50, 200)
 _TOKENS = (1_000, 4_000, 16_000, 64_000, 256_000)
 """Upper ends of the groups of turns, counted from 1, and of prompt tokens."""
@@ -48,7 +55,11 @@ class RequestGroup(msgspec.Struct, frozen=True):
 
 def by_model(run: Run) -> list[RequestGroup]:
     """The groups of a run by load, engine and model; none if no workload mixes models."""
-    return list(_grouped(run, lambda request: None if request.model is None else (0, request.model)))
+
+    def names_of(requests: Requests) -> list[Name | None]:
+        return [None if model is None else (0, model) for model in requests.values("model")]
+
+    return list(_grouped(run, names_of))
 
 
 def by_address(run: Run) -> list[RequestGroup]:
@@ -57,28 +68,43 @@ def by_address(run: Run) -> list[RequestGroup]:
     labels = dict.fromkeys(each.label for known in descriptions if known for each in known.addresses)
     order = {label: number for number, label in enumerate(labels)}
 
-    def name_of(request: RequestRecord) -> Name | None:
-        address = request.address
-        return None if address is None else (order.get(address, len(order)), address)
+    def names_of(requests: Requests) -> list[Name | None]:
+        return [
+            None if address is None else (order.get(address, len(order)), address)
+            for address in requests.values("address")
+        ]
 
-    return list(_grouped(run, name_of))
+    return list(_grouped(run, names_of))
 
 
 def by_agent(run: Run) -> list[RequestGroup]:
     """The groups of main agents and sub-agents; none if no session has sub-agents."""
-    groups = list(_grouped(run, lambda request: (1, "sub-agents") if request.agent else (0, "main agent")))
+    if not any(trial.inside.lengths("agent").any() for trial in _valid(run)):
+        return []
+
+    def names_of(requests: Requests) -> list[Name]:
+        return [(1, "sub-agents") if length else (0, "main agent") for length in requests.lengths("agent").tolist()]
+
+    groups = list(_grouped(run, names_of))
     return groups if any(group.name == "sub-agents" for group in groups) else []
 
 
 def by_turn(run: Run) -> list[RequestGroup]:
     """The groups by position in the session; none if every session has one request."""
-    groups = list(_grouped(run, lambda request: turn_range(request.turn)))
+    if not any(trial.inside.ints("turn").any() for trial in _valid(run)):
+        return []
+    groups = list(_grouped(run, lambda requests: map(turn_range, requests.values("turn"))))
     return groups if any(group.name != "turn 1" for group in groups) else []
 
 
 def by_prompt(run: Run) -> list[RequestGroup]:
     """The groups by length of the prompt."""
-    return list(_grouped(run, lambda request: _range(prompt_length(request), _TOKENS, "prompt tokens")))
+
+    def names_of(requests: Requests) -> list[Name | None]:
+        lengths = prompt_lengths(requests)
+        return [_range(None if math.isnan(length) else int(length), _TOKENS, "prompt tokens") for length in lengths]
+
+    return list(_grouped(run, names_of))
 
 
 def turn_range(turn: int) -> Name | None:
@@ -86,7 +112,8 @@ def turn_range(turn: int) -> Name | None:
     return _range(turn + 1, _TURNS, "turn")
 
 
-def _range(value: int | None, ends: Sequence[int], unit: str) -> Name | None:
+@functools.cache
+def _range(value: int | None, ends: tuple[int, ...], unit: str) -> Name | None:
     """The range of ``ends`` that holds a value; None if that is unknown."""
     if value is None:
         return None
@@ -97,29 +124,40 @@ def _range(value: int | None, ends: Sequence[int], unit: str) -> Name | None:
     return number, f"{unit} {low:,}" if low == high else f"{unit} {low:,} to {high:,}"
 
 
-def _grouped(run: Run, name_of: Callable[[RequestRecord], Name | None]) -> Iterator[RequestGroup]:
+def _valid(run: Run) -> Iterator[Trial]:
+    return (trial for level in levels_of(run) for cell in level.cells for trial in run.valid_trials_of(cell))
+
+
+def _grouped(run: Run, name_of: NameOf) -> Iterator[RequestGroup]:
     for level in levels_of(run):
         for cell in level.cells:
-            parts: dict[Name, list[RequestRecord]] = {}
-            for trial in run.valid_trials_of(cell):
-                for request in trial.inside:
-                    name = name_of(request)
-                    if name is not None and request.outcome is not Outcome.CANCELLED:
-                        parts.setdefault(name, []).append(request)
-            yield from (_group(cell.engine, level.title, name[1], parts[name]) for name in sorted(parts))
+            trials = [trial.inside.take(~trial.inside.is_cancelled) for trial in run.valid_trials_of(cell)]
+            named = [(requests, *_codes(name_of(requests))) for requests in trials]
+            for name in sorted({name for _, _, names in named for name in names}):
+                parts = [requests.take(codes == names.index(name)) for requests, codes, names in named if name in names]
+                yield _group(cell.engine, level.title, name[1], parts)
 
 
-def _group(engine: str, level: str, name: str, requests: Sequence[RequestRecord]) -> RequestGroup:
-    lengths = [tokens for request in requests if (tokens := prompt_length(request)) is not None]
+def _codes(names: Iterable[Name | None]) -> tuple[Ints, list[Name]]:
+    """The number of each request's name, -1 for None, and the names."""
+    known: dict[Name, int] = {}
+    codes = [-1 if name is None else known.setdefault(name, len(known)) for name in names]
+    return np.array(codes, dtype=np.int64), list(known)
+
+
+def _group(engine: str, level: str, name: str, trials: Sequence[Requests]) -> RequestGroup:
+    requests = Requests.joined(trials)
+    lengths = prompt_lengths(requests)
+    known = lengths[~np.isnan(lengths)]
     prompts = prompt_tokens(requests)
     return RequestGroup(
         engine=engine,
         level=level,
         name=name,
         requests=len(requests),
-        failed=sum(map(has_failed, requests)),
-        prompt_tokens=statistics.median(lengths) if lengths else None,
+        failed=int(requests.has_failed.sum()),
+        prompt_tokens=float(np.median(known)) if len(known) else None,
         cached_share=prompts.cached / prompts.total if prompts and prompts.total else None,
-        output_tokens=sum(request.total_chunk_tokens for request in requests),
+        output_tokens=int(requests.chunks.tokens.sum()),
         metrics=request_metrics(requests, Slo()),
     )

@@ -7,10 +7,12 @@
 
 import html
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
 
 from bakeoff.results.attribution import Attribution, attribution_of
 from bakeoff.results.errors import RunUnreadable
@@ -27,17 +29,15 @@ from bakeoff.results.metrics import (
     headline,
     latency,
     trial_metrics,
-    under_load,
     whole_load_metrics,
 )
-from bakeoff.results.metrics.requests import planned_inside
 from bakeoff.results.records import (
-    RequestRecord,
     RunStatus,
     TrialPlan,
     TrialRecord,
     Verdict,
 )
+from bakeoff.results.requests import Requests
 from bakeoff.results.run.cells import Cell, Trial, cell_of, key_of, repeated_trials
 from bakeoff.results.run.search_fold import search_record
 from bakeoff.results.run.work import work_of
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 T = TypeVar("T")
+_CHUNK_COLUMNS = ["trial", "request", "t_ns", "tokens"]
 
 
 class Run:
@@ -132,10 +133,10 @@ class Run:
         return sum(trial.record.verdict is Verdict.VALID for trial in self.finished)
 
     @cached_property
-    def salvaged(self) -> list[tuple[TrialPlan, list[RequestRecord]]]:
+    def salvaged(self) -> list[tuple[TrialPlan, Requests]]:
         """Interrupted trials with the requests that had ended; shown, never counted."""
         pairs = [(plan, self.folder.trial(plan.id).read_requests()) for plan in self.unfinished]
-        return [(plan, requests) for plan, requests in pairs if requests]
+        return [(plan, requests) for plan, requests in pairs if len(requests)]
 
     @cached_property
     def torn(self) -> dict[str, list[str]]:
@@ -219,13 +220,15 @@ class Run:
         """One row per measured request of a valid trial: those that the report's latencies count."""
         import pandas as pd  # noqa: PLC0415
 
-        rows = [
-            _request_row(trial.record, trial.record.verdict.value, request)
-            for trial in self.finished
-            if trial.record.verdict is Verdict.VALID
-            for request in trial.inside
-        ]
-        return pd.DataFrame(rows, columns=None if rows else self.all_requests.columns)
+        frames = list(self.request_slices())
+        return pd.concat(frames, ignore_index=True) if frames else self.all_requests.iloc[:0]
+
+    def request_slices(self, rows: int | None = None) -> "Iterator[pd.DataFrame]":
+        """The same in frames of at most ``rows`` rows; None for one frame for each trial."""
+        for trial in self.finished:
+            if trial.record.verdict is Verdict.VALID:
+                for part in _sliced(trial.inside, rows):
+                    yield _request_frame(trial.record, trial.record.verdict.value, part)
 
     @cached_property
     def all_requests(self) -> "pd.DataFrame":
@@ -235,26 +238,28 @@ class Run:
         """
         import pandas as pd  # noqa: PLC0415
 
-        rows = [
-            _request_row(trial.record, trial.record.verdict.value, request)
-            for trial in self.finished
-            for request in trial.requests
-        ]
-        rows += [_request_row(plan, None, request) for plan, requests in self.salvaged for request in requests]
-        return pd.DataFrame(rows)
+        frames = [_request_frame(trial.record, trial.record.verdict.value, trial.requests) for trial in self.finished]
+        frames += [_request_frame(plan, None, requests) for plan, requests in self.salvaged]
+        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
 
     @cached_property
     def chunks(self) -> "pd.DataFrame":
         """One row per token-bearing chunk: trial, request, t_ns, tokens."""
         import pandas as pd  # noqa: PLC0415
 
-        rows = [
-            (trial.record.id, request.index, t_ns, tokens)
-            for trial in self.finished
-            for request in trial.requests
-            for t_ns, tokens in zip(request.chunk_ns, request.chunk_tokens, strict=True)
-        ]
-        return pd.DataFrame(rows, columns=["trial", "request", "t_ns", "tokens"])
+        frames = list(self.chunk_slices())
+        return pd.concat(frames, ignore_index=True) if frames else pd.DataFrame(columns=_CHUNK_COLUMNS)
+
+    def chunk_slices(self, rows: int | None = None) -> "Iterator[pd.DataFrame]":
+        """The same in frames of the chunks of at most ``rows`` requests; None for one frame for each trial."""
+        import pandas as pd  # noqa: PLC0415
+
+        for trial in self.finished:
+            for part in _sliced(trial.requests, rows):
+                chunks = part.chunks
+                ids, numbers = [trial.record.id] * len(chunks.ns), part.ints("index")[chunks.request]
+                columns = (ids, numbers, chunks.ns, chunks.tokens.astype(np.int64))
+                yield pd.DataFrame(dict(zip(_CHUNK_COLUMNS, columns, strict=True)))
 
     @cached_property
     def ceilings(self) -> list[Ceilings]:
@@ -333,7 +338,7 @@ class Run:
         metrics = trial_metrics(record, requests, telemetry, self.manifest.slo)
         load = whole_load_metrics(record, requests, self.manifest.slo)
         server = server_view(telemetry, requests, record.window)
-        work = work_of(planned_inside(under_load(requests), record.window))
+        work = work_of(requests.under_load.planned_inside(record.window))
         return Trial(record, requests, telemetry, metrics, load, server, folder.read_quality(), work)
 
 
@@ -370,14 +375,14 @@ def located(address: str | Path) -> Path:
     return fetched(str(address)) if is_remote(address) else Path(address)
 
 
-def _refuse_lost(record: TrialRecord, requests: Sequence[RequestRecord], path: Path) -> None:
+def _refuse_lost(record: TrialRecord, requests: Requests, path: Path) -> None:
     """Refuse a trial that has fewer or more requests than when it was judged.
 
     Raises:
         RunUnreadable: it has.
     """
     known = any(finding.code is FindingCode.REQUESTS_LOST for finding in record.findings)
-    under = len(under_load(requests))
+    under = len(requests.under_load)
     if not known and under != record.planned_requests:
         raise RunUnreadable(
             f"{path} holds {under} requests under load, and {record.planned_requests} were planned; {RESTORE}"
@@ -423,41 +428,38 @@ def _shown(cell: Cell, name: str) -> float | str | None:
     return f"({cell.unjudged[name]:.4g})" if name in cell.unjudged else None
 
 
-def _request_row(plan: TrialPlan | TrialRecord, verdict: str | None, request: RequestRecord) -> dict[str, Any]:
-    return {
-        "trial": plan.id,
-        "engine": plan.engine,
-        "workload": plan.workload,
-        "load": plan.load.label,
-        "repeat": plan.repeat,
-        "verdict": verdict,
-        "index": request.index,
-        "phase": request.phase.value,
-        "session": request.session,
-        "turn": request.turn,
-        "agent": request.agent,
-        "address": request.address,
-        "outcome": request.outcome.value,
-        "planned_ns": request.planned_ns,
-        "sent_ns": request.sent_ns,
-        "ended_ns": request.ended_ns,
-        "prompt_tokens": request.prompt_tokens,
-        "cached_tokens": request.cached_tokens,
-        "output_tokens": request.output_tokens,
-        "reasoning_tokens": request.reasoning_tokens,
-        "hidden_tokens": request.hidden_tokens,
-        "image_tokens": request.image_tokens,
-        "model": request.model,
-        "is_right": request.is_right,
-        "chunks": len(request.chunk_ns),
-        "ttft_s": latency.ttft_s(request),
-        "first_visible_s": latency.first_visible_s(request),
-        "ttft_from_send_s": latency.ttft_from_send_s(request),
-        "tpot_s": latency.tpot_s(request),
-        "e2e_s": latency.e2e_s(request),
-        "send_lag_s": latency.send_lag_s(request),
-        "dial_s": latency.dial_s(request),
-        "token_source": request.token_source.value if request.token_source else None,
-        "finish_reason": request.finish_reason,
-        "error": request.error,
+def _sliced(requests: Requests, rows: int | None) -> Iterator[Requests]:
+    step = rows or max(1, len(requests))
+    return (requests[first : first + step] for first in range(0, len(requests), step))
+
+
+def _request_frame(plan: TrialPlan | TrialRecord, verdict: str | None, requests: Requests) -> "pd.DataFrame":
+    import pandas as pd  # noqa: PLC0415
+
+    fixed = {
+        "trial": plan.id, "engine": plan.engine, "workload": plan.workload, "load": plan.load.label,
+        "repeat": plan.repeat, "verdict": verdict,
+    }  # fmt: skip
+    columns: dict[str, Any] = {name: [value] * len(requests) for name, value in fixed.items()}
+    columns |= {name: requests.values(name) for name in ("index", "phase", "session", "turn", "agent", "address")}
+    columns |= {
+        name: requests.values(name)
+        for name in (
+            "outcome", "planned_ns", "sent_ns", "ended_ns", "prompt_tokens", "cached_tokens", "output_tokens",
+            "reasoning_tokens", "hidden_tokens", "image_tokens", "model", "is_right",
+        )
+    }  # fmt: skip
+    columns["chunks"] = requests.chunks.counts
+    columns |= {
+        "ttft_s": latency.ttft_s(requests),
+        "first_visible_s": latency.first_visible_s(requests),
+        "ttft_from_send_s": latency.ttft_from_send_s(requests),
+        "tpot_s": latency.tpot_s(requests),
+        "e2e_s": latency.e2e_s(requests),
+        "send_lag_s": latency.send_lag_s(requests),
+        "dial_s": latency.dial_s(requests),
     }
+    columns |= {name: requests.values(name) for name in ("token_source", "finish_reason", "error")}
+    for name in ("phase", "outcome", "token_source"):
+        columns[name] = [None if member is None else member.value for member in columns[name]]
+    return pd.DataFrame(columns)

@@ -18,7 +18,8 @@ from enum import StrEnum
 import msgspec
 import numpy as np
 
-from bakeoff.results.records import Outcome, RequestRecord
+from bakeoff.results.columns import UNKNOWN
+from bakeoff.results.requests import Requests
 from bakeoff.results.statistics.comparison import Judgement
 from bakeoff.results.statistics.distributions import t_quantile
 from bakeoff.results.statistics.two_sample import Scale, contrast
@@ -54,24 +55,23 @@ class Work(msgspec.Struct, frozen=True, omit_defaults=True):
     scored: int = 0
 
 
-def work_of(measured: Sequence[RequestRecord]) -> Work:
+def work_of(measured: Requests) -> Work:
     """Compute the work of a trial's measured requests; requests that the client cancelled do not count."""
-    counted = [request for request in measured if request.outcome is not Outcome.CANCELLED]
-    answered = [request for request in counted if request.outcome is Outcome.OK]
-    tokens = [r.total_chunk_tokens if r.output_tokens is None else r.output_tokens for r in answered]
-    requested_tokens = [request.requested_output_tokens for request in answered if request.requested_output_tokens]
-    is_known = bool(answered) and len(requested_tokens) == len(answered)
-    amounts = (
-        [count / requested for count, requested in zip(tokens, requested_tokens, strict=True)] if is_known else tokens
-    )
+    answered = measured.ok
+    counted, requested = answered.ints("output_tokens"), answered.ints("requested_output_tokens")
+    tokens = np.where(counted == UNKNOWN, answered.chunks.total_tokens, counted)
+    is_known = len(answered) > 0 and bool((requested > 0).all())
+    amounts = tokens / requested if is_known else tokens
+    scored = answered.take(~answered.equal("is_right", None))
+    finishes = Counter(_FINISHES.get(reason or "", reason or "none") for reason in answered.values("finish_reason"))
     return Work(
-        requests=len(counted),
+        requests=int((~measured.is_cancelled).sum()),
         ok=len(answered),
-        output_tokens=sum(tokens),
-        asked_tokens=sum(requested_tokens) if is_known else None,
-        delivered=[float(q) for q in np.quantile(amounts, _QUANTILES)] if answered else [],
-        finishes=dict(Counter(_FINISHES.get(r.finish_reason or "", r.finish_reason or "none") for r in answered)),
-        scored=len({(r.requested_input_tokens, r.expected) for r in answered if r.is_right is not None}),
+        output_tokens=int(tokens.sum()),
+        asked_tokens=int(requested.sum()) if is_known else None,
+        delivered=[float(q) for q in np.quantile(amounts, _QUANTILES)] if len(answered) else [],
+        finishes=dict(finishes),
+        scored=len(set(zip(scored.values("requested_input_tokens"), scored.values("expected"), strict=True))),
     )
 
 

@@ -6,8 +6,8 @@ from itertools import pairwise
 import msgspec
 
 from bakeoff.results.findings import Finding, FindingCode, warning
-from bakeoff.results.metrics.requests import under_load
-from bakeoff.results.records import Outcome, RequestRecord, TelemetryRecord
+from bakeoff.results.records import TelemetryRecord
+from bakeoff.results.requests import Requests
 from bakeoff.results.server_view.pages import pages
 from bakeoff.results.server_view.readings import is_number, readings
 
@@ -44,16 +44,16 @@ def fall(telemetry: Sequence[TelemetryRecord]) -> Fall | None:
     return max(falls, key=lambda fall: fall.before - fall.after, default=None)
 
 
-def tokens_disagree(telemetry: Sequence[TelemetryRecord], requests: Sequence[RequestRecord]) -> Finding | None:
+def tokens_disagree(telemetry: Sequence[TelemetryRecord], requests: Requests) -> Finding | None:
     """Warn if engine and client counted different output tokens; None if they agree or the engine's count is unknown.
 
     With failed requests the check does not apply: the engine may have generated tokens the client did not receive.
     """
-    measured = under_load(requests)
+    measured = requests.under_load
     reported = readings(telemetry).increase("output_tokens_total").value
-    if reported is None or not measured or any(request.outcome is not Outcome.OK for request in measured):
+    if reported is None or not len(measured) or not measured.is_ok.all():
         return None
-    counted = sum(request.total_chunk_tokens for request in measured)
+    counted = int(measured.chunks.tokens.sum())
     if abs(reported - counted) <= TOKEN_TOLERANCE * counted:
         return None
     return warning(FindingCode.COUNTERS_DISAGREE, engine_tokens=round(reported), client_tokens=counted)

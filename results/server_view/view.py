@@ -4,11 +4,12 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 import msgspec
+import numpy as np
 
 from bakeoff.results.metrics.latency import pooled_tpot_s, ttft_from_send_s
-from bakeoff.results.metrics.requests import under_load
 from bakeoff.results.metrics.values import Value, absent
-from bakeoff.results.records import Outcome, RequestRecord, TelemetryRecord, Window
+from bakeoff.results.records import TelemetryRecord, Window
+from bakeoff.results.requests import Floats, Requests
 from bakeoff.results.server_view import histograms
 from bakeoff.results.server_view.catalogue import (
     ENGINE_FIGURES,
@@ -21,7 +22,6 @@ from bakeoff.results.server_view.catalogue import (
 from bakeoff.results.server_view.readings import Readings, readings
 from bakeoff.results.server_view.split import split
 from bakeoff.results.statistics.interval import Interval, interval_of
-from bakeoff.results.units import NS_PER_S
 
 _UNVERIFIED = "no draft was verified"
 
@@ -40,9 +40,7 @@ class ServerCell(msgspec.Struct, frozen=True, omit_defaults=True):
     why: str | None = None
 
 
-def server_view(
-    telemetry: Sequence[TelemetryRecord], requests: Sequence[RequestRecord], window: Window
-) -> dict[str, Value]:
+def server_view(telemetry: Sequence[TelemetryRecord], requests: Requests, window: Window) -> dict[str, Value]:
     """Compute the values of :data:`~bakeoff.results.server_view.catalogue.ENGINE_FIGURES` for a trial.
 
     Args:
@@ -54,7 +52,8 @@ def server_view(
         one value per name of the catalogue.
     """
     samples = readings(telemetry)
-    answered = [request for request in under_load(requests) if request.outcome is Outcome.OK and request.chunk_ns]
+    answered = requests.under_load.ok
+    answered = answered.take(answered.chunks.counts > 0)
     values = {**_gauges(samples, window), **_counters(samples)}
     means = {f"server_{name}_mean_s": histograms.mean(samples, f"{name}_s", len(answered)) for name in HISTOGRAMS}
     client = _client(answered)
@@ -149,13 +148,16 @@ def _quantiles(samples: Readings) -> dict[str, Value]:
     return values
 
 
-def _client(answered: Sequence[RequestRecord]) -> dict[str, Value]:
+def _client(answered: Requests) -> dict[str, Value]:
     """The client's means over the same requests, measured from send."""
-    ttfts = [ttft for request in answered if (ttft := ttft_from_send_s(request)) is not None]
-    e2es = [(request.chunk_ns[-1] - request.sent_ns) / NS_PER_S for request in answered if request.sent_ns is not None]
     pace_s = pooled_tpot_s(answered)
     return {
-        "client_ttft_mean_s": Value(statistics.fmean(ttfts)) if ttfts else absent("no request ended ok"),
+        "client_ttft_mean_s": _mean(ttft_from_send_s(answered)),
         "client_itl_mean_s": Value(pace_s) if pace_s is not None else absent("no answer had a second chunk"),
-        "client_e2e_mean_s": Value(statistics.fmean(e2es)) if e2es else absent("no request ended ok"),
+        "client_e2e_mean_s": _mean(answered.seconds_from("sent_ns", answered.chunks.last_ns)),
     }
+
+
+def _mean(values: Floats) -> Value:
+    known = values[~np.isnan(values)]
+    return Value(float(known.mean())) if len(known) else absent("no request ended ok")

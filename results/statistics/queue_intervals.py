@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from bakeoff.results.statistics.distributions import t_quantile
 from bakeoff.results.statistics.interval import Interval
@@ -22,7 +23,7 @@ _MIN_DEGREES = 1.0
 
 
 def queue_interval(
-    over_trials: Interval, q: float, trials: Sequence[Sequence[float]], states: float, confidence: float = 0.95
+    over_trials: Interval, q: float, trials: Sequence[NDArray[np.float64]], states: float, confidence: float = 0.95
 ) -> Interval:
     """Widen an interval over trials by the error of their windows.
 
@@ -48,10 +49,10 @@ def queue_interval(
     return msgspec.structs.replace(over_trials, low=low, high=high)
 
 
-def _log_slope(values: Sequence[float], q: float) -> float | None:
+def _log_slope(values: NDArray[np.float64], q: float) -> float | None:
     """Slope of the log quantile function at ``q``; None if it is not finite."""
     lower, upper = max(0.0, round(q - _BELOW, 9)), min(1.0, round(q + _ABOVE, 9))
-    if not values:
+    if not len(values):
         return None
-    low, high = np.quantile(np.asarray(values, dtype=np.float64), (lower, upper), method="inverted_cdf")
+    low, high = np.quantile(values, (lower, upper), method="inverted_cdf")
     return math.log(high / low) / (upper - lower) if low > 0 and math.isfinite(high) else None

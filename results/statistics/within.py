@@ -11,11 +11,11 @@ same on a log scale.
 """
 
 import math
-from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bakeoff.results.statistics.clusters import Clusters
 from bakeoff.results.statistics.distributions import t_quantile
 from bakeoff.results.statistics.interval import Interval
 
@@ -26,7 +26,7 @@ TIME_ERROR = 10.0
 """Relative error of τ, times the number of independent blocks."""
 
 
-def own_interval(requests: Sequence[Sequence[float]], q: float, *, states: float = math.inf) -> Interval | None:
+def own_interval(requests: Clusters, q: float, *, states: float = math.inf) -> Interval | None:
     """Percentile ``q`` of all observations with its 95 % interval.
 
     Args:
@@ -38,17 +38,16 @@ def own_interval(requests: Sequence[Sequence[float]], q: float, *, states: float
     Returns:
         ``n`` counts observations. None if there are fewer than :data:`MIN_BLOCKS` independent blocks.
     """
-    observed = [np.asarray(values, dtype=np.float64) for values in requests if len(values)]
-    if len(observed) < MIN_BLOCKS:
+    observed = requests.present
+    if len(observed.counts) < MIN_BLOCKS:
         return None
-    pooled = np.concatenate(observed)
+    pooled, counts = observed.values, observed.counts.astype(np.float64)
     centre = float(np.quantile(pooled, q, method="inverted_cdf"))
-    counts = np.array([len(values) for values in observed], dtype=np.float64)
-    below = np.array([np.count_nonzero(values <= centre) for values in observed], dtype=np.float64)
+    below = observed.sums((pooled <= centre).astype(np.float64))
     excess = below - counts * below.sum() / counts.sum()
-    ranks = _middle_ranks(np.array([np.median(values) for values in observed]))
+    ranks = _middle_ranks(observed.medians())
     time = max(autocorrelation_time(excess), autocorrelation_time(ranks))
-    blocks = min(len(observed) / time, states)
+    blocks = min(len(counts) / time, states)
     if blocks < MIN_BLOCKS:
         return None
     # what is shown is where τ came out small, so it is enlarged by about its own relative error

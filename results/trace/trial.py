@@ -6,9 +6,9 @@ from bakeoff.results.attribution import Attribution
 from bakeoff.results.attribution.parts import ServerTrace
 from bakeoff.results.attribution.steps import Steps, is_decode
 from bakeoff.results.log.spans import RequestSpan
-from bakeoff.results.metrics.latency import arrivals
 from bakeoff.results.metrics.series import rates
 from bakeoff.results.records import Phase, RequestRecord, TelemetryRecord
+from bakeoff.results.requests import Requests
 from bakeoff.results.trace.kernels import KernelRecord
 from bakeoff.results.trace.perfetto import Trace, Track
 
@@ -77,7 +77,8 @@ def _client(trace: Trace, track: Track, request: RequestRecord) -> None:
     trace.slice(track, "wait for first token", sent_ns, first_ns, flows=[_flow(request)])
     if request.chunk_ns:
         trace.slice(track, "stream", first_ns, request.chunk_ns[-1], flows=[_flow(request)])
-    arrived = list(arrivals(request))
+    reads = Requests([request]).chunks.reads
+    arrived = list(zip(reads.ns.tolist(), reads.tokens.tolist(), strict=True))
     for number, (t_ns, tokens) in enumerate(arrived, start=1):
         # A flow ends at its last mark, since a viewer draws no arrow behind its end.
         ends = [_flow(request)] if number == len(arrived) else ()

@@ -5,9 +5,12 @@ from collections.abc import Callable, Iterable
 from enum import StrEnum
 
 import msgspec
+import numpy as np
 
-from bakeoff.results.metrics import Value, under_load
+from bakeoff.results.columns import UNKNOWN
+from bakeoff.results.metrics import Value
 from bakeoff.results.records import Load, Outcome, RequestRecord, StreamEnd
+from bakeoff.results.requests import Requests
 from bakeoff.results.run.cells import Trial
 from bakeoff.results.units import NS_PER_S
 
@@ -88,20 +91,20 @@ class Log(msgspec.Struct, frozen=True):
         load: of the trial.
     """
 
-    requests: list[RequestRecord]
+    requests: Requests
     start_ns: int
     load: Load
 
     @classmethod
     def of(cls, trial: Trial) -> "Log":
         """Log of a trial, without warm-up, which other tools do not count either."""
-        requests = sorted(under_load(trial.requests), key=lambda request: request.index)
+        requests = trial.load.take(np.argsort(trial.load.ints("index"), kind="stable"))
         return cls(requests, trial.record.issue_start_ns, trial.record.load)
 
 
 def is_streamed(trial: Trial) -> bool:
     """Whether its answers came as streams. The views read streams; the tools time whole answers by other code."""
-    return all(request.is_streamed for request in trial.requests)
+    return bool(trial.requests.equal("is_streamed", True).all())
 
 
 class View(msgspec.Struct, frozen=True):
@@ -156,7 +159,7 @@ def gaps_s(times_ns: Iterable[int]) -> list[float]:
 
 def until_closed_s(log: Log) -> float:
     """Seconds from the start of the load to the end of the last request, failed or not."""
-    return seconds_between(log.start_ns, max((request.ended_ns for request in log.requests), default=log.start_ns))
+    return seconds_between(log.start_ns, int(log.requests.ints("ended_ns").max(initial=log.start_ns)))
 
 
 def engine_tokens(request: RequestRecord) -> int:
@@ -191,6 +194,7 @@ def whole(request: RequestRecord) -> bool:
     return request.end is StreamEnd.COMPLETE and request.status == 200
 
 
-def unstamped(requests: Iterable[RequestRecord]) -> tuple[str, ...]:
+def unstamped(requests: Requests) -> tuple[str, ...]:
     """:data:`UNSTAMPED`, when it applies to one of the requests."""
-    return (UNSTAMPED,) if any(request.chunk_ns and request.last_event_ns is None for request in requests) else ()
+    is_unstamped = (requests.chunks.counts > 0) & (requests.ints("last_event_ns") == UNKNOWN)
+    return (UNSTAMPED,) if is_unstamped.any() else ()

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from bakeoff.results.metrics import has_failed, under_load
+from bakeoff.results.metrics import has_failed
 from bakeoff.results.metrics.catalogue import DEFINITIONS, LATENCIES
 from bakeoff.results.metrics.declaration import TrialData
 from bakeoff.results.metrics.trial import share_of
@@ -226,11 +226,10 @@ def _is_cancelled(request: RequestRecord) -> bool:
 
 
 def _latency(trial: Trial) -> dict[str, Any]:
-    data = TrialData(under_load(trial.requests), trial.window, slo=Slo(), share_of=share_of(trial.record))
+    data = TrialData(trial.load, trial.window, slo=Slo(), share_of=share_of(trial.record))
     observed = {name: LATENCIES[key].observe(data).values_s for name, (key, _) in llmd_format.LATENCIES.items()}
-    return {
-        name: _statistics(unit, observed[name]) for name, (_, unit) in llmd_format.LATENCIES.items() if observed[name]
-    }
+    units = {name: unit for name, (_, unit) in llmd_format.LATENCIES.items() if len(observed[name])}
+    return {name: _statistics(unit, observed[name].tolist()) for name, unit in units.items()}
 
 
 def _throughput(trial: Trial) -> dict[str, Any]:

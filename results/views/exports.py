@@ -1,20 +1,21 @@
 """``bakeoff export``: a run as tables, or as result files of other tools."""
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
 from bakeoff.results.errors import NotExportable, NotWritable
 from bakeoff.results.export.benchmark_json import benchmark_json
-from bakeoff.results.export.tables import Format, Table, table
+from bakeoff.results.export.tables import Format, Table, pieces
 from bakeoff.results.files.atomic import write_atomic
 from bakeoff.results.run.cells import Trial
 from bakeoff.results.run.run import Run
 from bakeoff.results.views import export_aiperf, export_guidellm, export_llmd, export_vllm
 from bakeoff.results.views.base import is_streamed
 
-Files = dict[str, bytes]
-"""Relative path → contents."""
+Files = dict[str, bytes | Iterable[bytes]]
+"""Relative path → contents, possibly in pieces."""
 
 
 def _streamed(run: Run) -> list[Trial]:
@@ -49,7 +50,13 @@ def _pytest_benchmark(run: Run) -> Files:
 
 
 def _tables(run: Run, how: Format) -> Files:
-    return {f"{which}.{how}": table(run, which, how) for which in Table if not getattr(run, which.value).empty}
+    files: Files = {}
+    for which in Table:
+        encoded = pieces(run, which, how)
+        first = next(encoded, b"")
+        if first:
+            files[f"{which}.{how}"] = itertools.chain([first], encoded)
+    return files
 
 
 EXPORTS: dict[str, Callable[[Run], Files]] = {

@@ -38,9 +38,15 @@ COLUMNS = (
 )
 
 
-def view_trials(run: Run) -> list[ViewedTrial]:
-    """Finished trials with streamed answers of a run, with their views."""
-    return [ViewedTrial(trial, views(trial)) for trial in run.finished if is_streamed(trial)]
+def view_trials(run: Run, most: int | None = None) -> list[ViewedTrial]:
+    """Finished trials with streamed answers of a run, with their views.
+
+    Args:
+        run: the run.
+        most: requests of a trial; larger ones are left out. None for no limit.
+    """
+    streamed = (trial for trial in run.finished if is_streamed(trial))
+    return [ViewedTrial(trial, views(trial)) for trial in streamed if most is None or len(trial.load) <= most]
 
 
 def ours(cell: Cell) -> list[float | None]:

@@ -19,7 +19,9 @@ from bakeoff.harness.client.fleet import LoadOrder
 from bakeoff.harness.client.wire import wire_sessions
 from bakeoff.results.log.store import TrialFolder
 from bakeoff.results.metrics import latency
-from bakeoff.results.records import Outcome, RequestRecord
+from bakeoff.results.metrics.declaration import known
+from bakeoff.results.records import RequestRecord
+from bakeoff.results.requests import Requests
 from bakeoff.workloads import Message, PlannedSession, Poisson, Random, Seed, Session, Tokenizer, Turn
 
 _LONG_S = 600.0
@@ -54,10 +56,10 @@ async def drive(options: argparse.Namespace, sessions: list[PlannedSession]) -> 
 
 def figures(requests: list[RequestRecord], sessions: list[PlannedSession]) -> dict[str, float | int | None]:
     """Fields of :class:`benchmarks.peers.protocol.Figures`; latencies count from the plan, of successful requests."""
-    good = [request for request in requests if request.outcome is Outcome.OK]
-    ttft_ms = [value * 1e3 for request in good if (value := latency.ttft_s(request)) is not None]
-    tpot_ms = [value * 1e3 for request in good if (value := latency.tpot_s(request)) is not None]
-    gap_ms = [gap * 1e3 for gap in latency.chunk_gaps_s(good)]
+    good = Requests(requests).ok
+    ttft_ms = (known(latency.ttft_s(good)) * 1e3).tolist()
+    tpot_ms = (known(latency.tpot_s(good)) * 1e3).tolist()
+    gap_ms = (latency.chunk_gaps_s(good)[0] * 1e3).tolist()
     last_s = sessions[-1].offset_s
     return {
         "ttft_mean_ms": _mean(ttft_ms),

@@ -14,15 +14,15 @@ from bakeoff.results.findings import Cause, FindingCode, is_against_engine
 from bakeoff.results.log.run_log import LevelJudged, LevelsSkipped, RunLog, TrialPlanned
 from bakeoff.results.log.search import Attempt, Exceeded, Over, SearchConfig
 from bakeoff.results.log.store import RunFolder
-from bakeoff.results.metrics import Absence, Value, trial_metrics, under_load
+from bakeoff.results.metrics import Absence, Value, trial_metrics
 from bakeoff.results.metrics.catalogue import CATALOGUE, LATENCIES
 from bakeoff.results.metrics.declaration import QUANTILES, Latency, TrialData
 from bakeoff.results.metrics.interactivity import INTERACTIVITY
 from bakeoff.results.metrics.objectives import Objective, least_margin, violated
 from bakeoff.results.metrics.percentiles import required_count
-from bakeoff.results.metrics.requests import planned_inside
 from bakeoff.results.metrics.throughput import meets, share_inside
-from bakeoff.results.records import Outcome, RequestRecord, Slo, TrialPlan, TrialRecord, Window
+from bakeoff.results.records import RequestRecord, Slo, TrialPlan, TrialRecord, Window
+from bakeoff.results.requests import Requests
 from bakeoff.results.run.search_fold import SearchFold
 from bakeoff.results.units import NS_PER_S
 
@@ -72,9 +72,7 @@ def attempt_of(
     )  # fmt: skip
 
 
-def exceeded_by(
-    requests: Sequence[RequestRecord], window: Window, slo: Slo, required: Sequence[Objective]
-) -> list[Exceeded]:
+def exceeded_by(requests: Requests, window: Window, slo: Slo, required: Sequence[Objective]) -> list[Exceeded]:
     """Count what exceeded each objective; empty if one of them bounds no share of requests or tokens.
 
     A failure exceeds every bound, and so does a request that was given up after it had waited for longer.
@@ -90,10 +88,10 @@ def exceeded_by(
     return known if len(known) == len(counts) else []
 
 
-def _exceeded(requests: Sequence[RequestRecord], window: Window, slo: Slo, objective: Objective) -> Exceeded | None:
-    inside = planned_inside(requests, window)
+def _exceeded(requests: Requests, window: Window, slo: Slo, objective: Objective) -> Exceeded | None:
+    inside = requests.planned_inside(window)
     if objective.metric == "attainment":
-        missed = sum(not meets(request, slo) for request in inside)
+        missed = int((~meets(inside, slo)).sum())
         return Exceeded(objective.text, 1 - objective.bound, missed, len(inside)) if objective.bound < 1 else None
     quantile = quantile_of(objective.metric)
     if quantile is None:
@@ -102,9 +100,9 @@ def _exceeded(requests: Sequence[RequestRecord], window: Window, slo: Slo, objec
     bound_s = 1 / objective.bound if is_rate else objective.bound
     latency = LATENCIES["normalized_latency" if is_rate else CATALOGUE[objective.metric].family]
     seen = latency.observe(TrialData(requests, window, slo, share_inside, planned=inside))
-    given_up = [request for request in inside if request.outcome is Outcome.CANCELLED] if latency.is_of_requests else []
+    given_up = inside.take(inside.is_cancelled) if latency.is_of_requests else ()
     waited = sum(_waited_s(request, latency) > bound_s for request in given_up)
-    slow = sum(not objective.holds(1 / value if is_rate else value) for value in seen.values_s)
+    slow = sum(not objective.holds(1 / value if is_rate else value) for value in seen.values_s.tolist())
     return Exceeded(objective.text, 1 - quantile, seen.failures + waited + slow, seen.count + waited)
 
 
@@ -210,7 +208,7 @@ class CapacitySearch:
         requests, telemetry = folder.read_requests(), folder.read_telemetry().records
         slo = self._experiment.slo
         metrics = trial_metrics(record, requests, telemetry, slo)
-        load = under_load(requests)
+        load = requests.under_load
         judged = {
             tier: attempt_of(record, level, required, metrics, exceeded_by(load, record.window, slo, required))
             for tier, required in self._objectives.items()

@@ -16,6 +16,7 @@ from bakeoff.results.report.charts.labels import Box, Labels, Spot
 from bakeoff.results.report.charts.paths import joined, stairs
 from bakeoff.results.report.charts.scales import Axis, fitted_axis
 from bakeoff.results.report.charts.svg import chart, engine_class, label, tag
+from bakeoff.results.requests import Floats
 from bakeoff.results.text.format import value_text
 
 WIDTH, HEIGHT = 540, 270
@@ -32,12 +33,12 @@ class Sample(msgspec.Struct, frozen=True):
 
     engine: str
     position: int
-    repeats: list[list[float]]
+    repeats: list[Floats]
 
 
-def thinned(values: Sequence[float], points: int) -> list[tuple[float, float]]:
+def thinned(values: Floats, points: int) -> list[tuple[float, float]]:
     """At most ``points`` pairs (value, share at or below it), smallest and largest value included."""
-    ordered = np.sort(np.asarray(values, dtype=np.float64))
+    ordered = np.sort(values)
     n = len(ordered)
     if n == 0:
         return []
@@ -47,10 +48,10 @@ def thinned(values: Sequence[float], points: int) -> list[tuple[float, float]]:
 
 def ecdf(title: str, samples: Sequence[Sample]) -> Markup:
     """Draw one metric at one level; empty without observations."""
-    drawn = [sample for sample in samples if any(sample.repeats)]
+    drawn = [sample for sample in samples if any(len(repeat) for repeat in sample.repeats)]
     if not drawn:
         return Markup("")
-    values = [value for sample in drawn for value in _pooled(sample)]
+    values = np.concatenate([_pooled(sample) for sample in drawn])
     # The largest 0.1 % do not set the scale; they are clipped to the edge.
     x = fitted_axis(np.quantile(values, (0.0, 0.5, 0.999)).tolist(), _LEFT, _RIGHT)
     y = Axis(0.0, 1.0, _BOTTOM, _TOP)
@@ -67,18 +68,18 @@ def ecdf(title: str, samples: Sequence[Sample]) -> Markup:
     return chart(title, description, WIDTH, HEIGHT, *parts, class_="ecdf", **_script_data(x))
 
 
-def _pooled(sample: Sample) -> list[float]:
-    return [value for repeat in sample.repeats for value in repeat]
+def _pooled(sample: Sample) -> Floats:
+    return np.concatenate(sample.repeats)
 
 
 def _curves(sample: Sample, x: Axis, y: Axis) -> Markup:
-    thin = [_path(repeat, _THIN_POINTS, x, y, class_="thin") for repeat in sample.repeats if repeat]
+    thin = [_path(repeat, _THIN_POINTS, x, y, class_="thin") for repeat in sample.repeats if len(repeat)]
     bold = _path(_pooled(sample), MAX_POINTS, x, y, class_="pooled", data_engine=sample.engine)
     median = tag("circle", cx=x.at(float(np.median(_pooled(sample)))), cy=y.at(0.5), r=3.5, class_="mark")
     return tag("g", *thin, bold, median, class_=engine_class(sample.position))
 
 
-def _path(values: Sequence[float], points: int, x: Axis, y: Axis, **attributes: str) -> Markup:
+def _path(values: Floats, points: int, x: Axis, y: Axis, **attributes: str) -> Markup:
     """A step function if every observation is drawn, a polyline if thinned."""
     steps = thinned(values, points)
     places = [(x.at(value), y.at(share)) for value, share in steps]

@@ -14,6 +14,7 @@ from bakeoff.results.metrics import Unit
 from bakeoff.results.report.charts.axes import tick_text, x_axis
 from bakeoff.results.report.charts.scales import Axis
 from bakeoff.results.report.charts.svg import chart, engine_class, label, line, num, polyline, tag
+from bakeoff.results.requests import Floats
 from bakeoff.results.text.format import value_text
 
 WIDTH, HEIGHT = 540, 206
@@ -38,13 +39,13 @@ class Heat(msgspec.Struct, frozen=True):
     position: int
     metric: str
     noun: str
-    times_s: Sequence[float]
-    values_s: Sequence[float]
+    times_s: Floats
+    values_s: Floats
 
 
 def shared_axis(heats: Sequence[Heat]) -> Axis:
     """Common y axis of charts to compare; the extreme 0.1 % at both ends are clipped."""
-    values = np.concatenate([np.asarray(heat.values_s, dtype=np.float64) for heat in heats])
+    values = np.concatenate([heat.values_s for heat in heats])
     low, high = np.quantile(values[values > 0], (0.001, 0.999)).tolist()
     return Axis(low / 1.1, high * 1.1, _BOTTOM, _TOP, log=True)
 
@@ -77,7 +78,7 @@ def heatmap(title: str, heat: Heat, y: Axis) -> Markup:
     """
     if not len(heat.values_s):
         return Markup("")
-    x = Axis(0.0, max(*heat.times_s, 1e-3), _LEFT, _RIGHT)
+    x = Axis(0.0, max(float(heat.times_s.max()), 1e-3), _LEFT, _RIGHT)
     cells = counted(heat, x, y)
     most = int(cells.max())
     parts = [

@@ -26,6 +26,7 @@ _CIRCLE = f"a{_RING:g} {_RING:g} 0 1 0 {2 * _RING:g} 0a{_RING:g} {_RING:g} 0 1 0
 
 
 Numbers = Sequence[float] | np.ndarray
+_NOTHING = np.empty((0, 2))
 
 
 class Middle(msgspec.Struct, frozen=True):
@@ -39,13 +40,26 @@ class Middle(msgspec.Struct, frozen=True):
 
 
 class Cloud(msgspec.Struct, frozen=True):
-    """One engine; ``dots`` are (x, seconds), empty if only quartiles are drawn, and ``rings`` dots of another kind."""
+    """One engine.
+
+    Attributes:
+        engine: label.
+        position: chooses the colour.
+        dots: float64 [dots, 2], x and seconds of each; empty if only quartiles are drawn.
+        middles: quartiles.
+        rings: dots of another kind.
+    """
 
     engine: str
     position: int
-    dots: Sequence[tuple[float, float]]
+    dots: np.ndarray
     middles: list[Middle]
-    rings: Sequence[tuple[float, float]] = ()
+    rings: np.ndarray = _NOTHING
+
+    @property
+    def has_dots(self) -> bool:
+        """Whether observations are drawn one by one."""
+        return len(self.dots) + len(self.rings) > 0
 
 
 class Axes(msgspec.Struct, frozen=True):
@@ -86,9 +100,9 @@ def middles(x: Numbers, y: Numbers, edges: Sequence[float], needs: int) -> list[
     return quartiles
 
 
-def spread(values: Sequence[float], title: str) -> Scale:
+def spread(values: Numbers, title: str) -> Scale:
     """X scale from the smallest to the largest value with a margin; logarithmic if they span more than LOG_FROM."""
-    low, high = min(values), max(values)
+    low, high = float(np.min(values)), float(np.max(values))
     log = low > 0 and high / low > LOG_FROM
     margin = (high - low) * 0.04 or max(1.0, high * 0.05)
     ends = (low / 1.1, high * 1.1) if log else (low - margin, high + margin)
@@ -118,15 +132,17 @@ def scatter(axes: Axes, clouds: Sequence[Cloud]) -> Markup:
 
 def _values(clouds: Sequence[Cloud]) -> list[float]:
     """Values that the y axis covers: 99.6 % of the dots and all quartiles."""
-    dots = [y for cloud in clouds for _, y in (*cloud.dots, *cloud.rings)]
-    ends = np.quantile(dots, (0.002, 0.998)).tolist() if dots else []
+    dots = np.concatenate([kind[:, 1] for cloud in clouds for kind in (cloud.dots, cloud.rings)])
+    ends = np.quantile(dots, (0.002, 0.998)).tolist() if len(dots) else []
     return ends + [value for cloud in clouds for middle in cloud.middles for value in (middle.low, middle.high)]
 
 
 def _dots(cloud: Cloud, x: Axis, y: Axis) -> Markup:
     every = max(1, -(-(len(cloud.dots) + len(cloud.rings)) // MAX_DOTS))
-    dots = "".join(f"M{num(x.at(at))} {num(y.at(value))}h0" for at, value in cloud.dots[::every])
-    rings = "".join(f"M{num(x.at(at) - _RING)} {num(y.at(value))}{_CIRCLE}" for at, value in cloud.rings[::every])
+    dots = "".join(f"M{num(x.at(at))} {num(y.at(value))}h0" for at, value in cloud.dots[::every].tolist())
+    rings = "".join(
+        f"M{num(x.at(at) - _RING)} {num(y.at(value))}{_CIRCLE}" for at, value in cloud.rings[::every].tolist()
+    )
     kinds = (("dots", dots), ("rings", rings))
     return Markup("").join(
         tag("path", d=drawn, class_=f"{kind} {engine_class(cloud.position)}") for kind, drawn in kinds if drawn
@@ -135,7 +151,7 @@ def _dots(cloud: Cloud, x: Axis, y: Axis) -> Markup:
 
 def _path(cloud: Cloud, i: int, engines: int, x: Axis, y: Axis) -> list[tuple[float, float]]:
     """Positions of the medians; without dots, engines are shifted sideways so that their bars do not overlap."""
-    shift = 0.0 if cloud.dots or cloud.rings else (i - (engines - 1) / 2) * _DODGE
+    shift = 0.0 if cloud.has_dots else (i - (engines - 1) / 2) * _DODGE
     return [(x.at(middle.x) + shift, y.at(middle.median)) for middle in cloud.middles]
 
 
@@ -145,7 +161,7 @@ def _line(cloud: Cloud, path: Sequence[tuple[float, float]], y: Axis, axes: Axes
         low, median, high = (value_text(Unit.SECONDS, value) for value in (middle.low, middle.median, middle.high))
         rest = f"half of {middle.count:,} {axes.noun} in {low} … {high}"
         hint = f"{cloud.engine} at {short_text(middle.x)} {axes.x.title}: median {median}, {rest}"
-        if not cloud.dots and not cloud.rings:
+        if not cloud.has_dots:
             parts.append(line(px, y.at(middle.low), px, y.at(middle.high), "error"))
         parts.append(mark(px, py, cloud.position, 3.6, hint))
     return tag("g", *parts, class_=engine_class(cloud.position))

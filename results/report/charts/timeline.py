@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 from markupsafe import Markup
 
+from bakeoff.results.columns import Ints
 from bakeoff.results.metrics import Unit
 from bakeoff.results.records import Outcome, Phase, RequestRecord
 from bakeoff.results.report.charts.axes import tick_text
@@ -20,6 +21,7 @@ from bakeoff.results.report.charts.scales import Axis
 from bakeoff.results.report.charts.svg import chart, label, line, num, tag
 from bakeoff.results.report.charts.throttling import draw_throttling, throttling_of
 from bakeoff.results.report.charts.tracks import MAX_POINTS, Track, draw_track, tracks_of
+from bakeoff.results.requests import Requests
 from bakeoff.results.run.cells import Trial
 from bakeoff.results.text.format import duration_text, value_text
 from bakeoff.results.units import NS_PER_S
@@ -63,12 +65,12 @@ class Limits(msgspec.Struct, frozen=True):
 def timeline(title: str, trial: Trial, colour: str, limits: Limits) -> Drawn:
     """Draw one finished trial; of more requests than ``limits.bars``, every n-th is drawn."""
     every = max(1, -(-len(trial.requests) // limits.bars))
-    requests = sorted(trial.requests, key=lambda request: request.planned_ns)
-    if not requests:
+    requests = trial.requests.take(np.argsort(trial.requests.ints("planned_ns"), kind="stable"))
+    if not len(requests):
         return Drawn(Markup(""), [], every)
-    spans = [(request.planned_ns, _end_ns(request)) for request in requests]
-    lanes = lanes_of(spans)
-    start, end = spans[0][0], max(stop for _, stop in spans)
+    starts, stops = requests.ints("planned_ns"), _ends_ns(requests)
+    lanes = lanes_of(list(zip(starts.tolist(), stops.tolist(), strict=True)))
+    start, end = int(starts[0]), int(stops.max())
     x = Axis(float(start), float(max(end, start + 1)), _LEFT, _RIGHT)
     step = 10.0 if max(lanes) < 24 else max(2.5, 240 / (max(lanes) + 1))
     floor = _TOP + (max(lanes) + 1) * step + 4
@@ -79,7 +81,7 @@ def timeline(title: str, trial: Trial, colour: str, limits: Limits) -> Drawn:
     throttled = throttling_of(trial.telemetry, start, end)
     tops = list(accumulate((track.height for track in tracks), initial=floor + _MARGIN))
     bottom = tops[-1] - _MARGIN + (throttled.height if throttled else 0)
-    sample = list(zip(requests, lanes, strict=True))[::every]
+    sample = list(zip(requests[::every], lanes[::every], strict=True))
     parts = [
         _window(trial, x, bottom),
         *_time_axis(x, bottom),
@@ -112,10 +114,10 @@ def lanes_of(spans: Sequence[tuple[int, int]]) -> list[int]:
     return lanes
 
 
-def in_flight(spans: Sequence[tuple[int, int]], start: int, end: int, bins: int) -> list[int]:
+def in_flight(begun: Ints, ended: Ints, start: int, end: int, bins: int) -> list[int]:
     """Maximum number in flight within each of ``bins`` equal parts of ``start``…``end``."""
-    times = np.array([t for span in spans for t in span], dtype=np.int64)
-    steps = np.array([1, -1] * len(spans), dtype=np.int64)
+    times = np.concatenate([begun, ended])
+    steps = np.repeat([1, -1], len(begun))
     instants, position = np.unique(times, return_inverse=True)
     changes = np.zeros(len(instants), dtype=np.int64)
     np.add.at(changes, position, steps)  # an arrival and a departure at one instant cancel
@@ -133,13 +135,18 @@ def in_flight(spans: Sequence[tuple[int, int]], start: int, end: int, bins: int)
 
 def _end_ns(request: RequestRecord) -> int:
     """End of the bar: the last token, or the end of the exchange if the request failed."""
-    return request.chunk_ns[-1] if request.chunk_ns and request.outcome is Outcome.OK else request.ended_ns
+    return int(_ends_ns(Requests([request]))[0])
 
 
-def _steps(requests: Sequence[RequestRecord], start: int, end: int) -> list[tuple[float, float]]:
-    spans = [(request.planned_ns, request.ended_ns) for request in requests]
+def _ends_ns(requests: Requests) -> Ints:
+    chunks = requests.chunks
+    return np.where(requests.is_ok & (chunks.counts > 0), chunks.last_ns, requests.ints("ended_ns"))
+
+
+def _steps(requests: Requests, start: int, end: int) -> list[tuple[float, float]]:
     width = (end - start) / _BINS
-    return [(start + i * width, float(level)) for i, level in enumerate(in_flight(spans, start, end, _BINS))]
+    levels = in_flight(requests.ints("planned_ns"), requests.ints("ended_ns"), start, end, _BINS)
+    return [(start + i * width, float(level)) for i, level in enumerate(levels)]
 
 
 def _window(trial: Trial, x: Axis, bottom: float) -> Markup:

@@ -1,13 +1,13 @@
 """ITL against batch size: requests in flight as seen by the client, and running requests as reported by the engine."""
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 
 import msgspec
 import numpy as np
 from markupsafe import Markup
 
-from bakeoff.results.metrics.latency import arrivals
+from bakeoff.results.columns import UNKNOWN
+from bakeoff.results.metrics.latency import gaps_of
 from bakeoff.results.report.charts.scatter import Axes, Cloud, middles, scatter, spread
 from bakeoff.results.run.cells import Cell, Trial
 from bakeoff.results.run.levels import engines_of, levels_of
@@ -51,9 +51,8 @@ def batch_figures(run: Run) -> list[BatchFigure]:
 
 def in_flight_at(trial: Trial, times_ns: np.ndarray) -> np.ndarray:
     """Requests in flight at each time, including warm-up and failed ones."""
-    sent = [request for request in trial.requests if request.sent_ns is not None]
-    begun = np.sort(np.array([request.sent_ns for request in sent], dtype=np.int64))
-    ended = np.sort(np.array([request.ended_ns for request in sent], dtype=np.int64))
+    sent = trial.requests.take(trial.requests.ints("sent_ns") != UNKNOWN)
+    begun, ended = np.sort(sent.ints("sent_ns")), np.sort(sent.ints("ended_ns"))
     return (np.searchsorted(begun, times_ns, "right") - np.searchsorted(ended, times_ns, "left")).astype(float)
 
 
@@ -88,25 +87,20 @@ def _chart(run: Run, cells: Sequence[Cell], workload: str, batch: Batch) -> Mark
     if not len(sizes):
         return Markup("")
     clouds = [
-        Cloud(engine, i, [], middles(*observed[i], _edges(sizes), MIN_TOKENS)) for i, engine in enumerate(engines)
+        Cloud(engine, i, np.empty((0, 2)), middles(*observed[i], _edges(sizes), MIN_TOKENS))
+        for i, engine in enumerate(engines)
     ]
     title = f"ITL against {batch.unit}, {workload}"
-    return scatter(Axes(title, spread(sizes.tolist(), batch.unit), "↑ ITL", "tokens", batch.head), clouds)
+    return scatter(Axes(title, spread(sizes, batch.unit), "↑ ITL", "tokens", batch.head), clouds)
 
 
 def _observed(run: Run, cells: Sequence[Cell], batch: Batch) -> tuple[np.ndarray, np.ndarray]:
     """Batch size and ITL of every token after the first chunk of its answer, inside and outside the window."""
     sizes, values = [np.empty(0)], [np.empty(0)]
     for trial in (trial for cell in cells for trial in run.valid_trials_of(cell)):
-        gaps = [
-            (now, (now - before) / NS_PER_S / tokens, tokens)
-            for r in trial.answered
-            for (before, _), (now, tokens) in pairwise(arrivals(r))
-        ]
-        if gaps:
-            times, itl, tokens = (np.array(column) for column in zip(*gaps, strict=True))
-            sizes.append(np.repeat(batch.sizes_at(trial, times), tokens))
-            values.append(np.repeat(itl, tokens))
+        gaps = gaps_of(trial.answered)
+        sizes.append(np.repeat(batch.sizes_at(trial, gaps.end_ns), gaps.tokens))
+        values.append(np.repeat(gaps.seconds / np.maximum(1, gaps.tokens), gaps.tokens))
     x, y = np.concatenate(sizes), np.concatenate(values)
     is_known = ~np.isnan(x)
     return x[is_known], y[is_known]

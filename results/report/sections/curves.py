@@ -4,30 +4,35 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
+import numpy as np
 from markupsafe import Markup
 
-from bakeoff.results.metrics import latency, under_load
-from bakeoff.results.records import RequestRecord
+from bakeoff.results.metrics import latency
 from bakeoff.results.report.charts.ecdf import Sample, ecdf
 from bakeoff.results.report.charts.frontier import ARRIVALS, GOODPUT, Point, Series, frontier
 from bakeoff.results.report.section import Section
 from bakeoff.results.report.verdict import primary_level
+from bakeoff.results.requests import Floats, Requests
 from bakeoff.results.run.cells import Cell, Trial
 from bakeoff.results.run.frontier import has_point
 from bakeoff.results.run.levels import Level, engines_of, levels_of
 from bakeoff.results.run.run import Run
 from bakeoff.results.statistics.interval import Interval, reciprocal
 
-Observe = Callable[[Trial, list[RequestRecord]], list[float]]
+Observe = Callable[[Trial], Floats]
 
 
-def _per_request(measure: Callable[[RequestRecord], float | None]) -> Observe:
-    return lambda _, requests: [value for request in requests if (value := measure(request)) is not None]
+def _per_request(measure: Callable[[Requests], Floats]) -> Observe:
+    def observe(trial: Trial) -> Floats:
+        values = measure(trial.answered)
+        return values[~np.isnan(values)]
+
+    return observe
 
 
 DISTRIBUTIONS: tuple[tuple[str, Observe], ...] = (
     ("TTFT", _per_request(latency.ttft_s)),
-    ("ITL", lambda trial, _: latency.itl_s(under_load(trial.requests), trial.window)),
+    ("ITL", lambda trial: latency.itl_s(trial.load, trial.window)[0]),
     ("TPOT", _per_request(latency.tpot_s)),
     ("E2E", _per_request(latency.e2e_s)),
 )
@@ -127,7 +132,7 @@ def _panel(run: Run, level: Level, key: str, primary: Level | None) -> Panel:
 
 def _sample(run: Run, level: Level, cell_index: int, observe: Observe) -> Sample:
     cell = level.cells[cell_index]
-    repeats = [observe(trial, trial.answered) for trial in run.valid_trials_of(cell)]
+    repeats = [observe(trial) for trial in run.valid_trials_of(cell)]
     return Sample(cell.engine, engines_of(run).index(cell.engine), repeats)
 
 

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from bakeoff.results.metrics import under_load
-from bakeoff.results.records import Outcome, RequestRecord
+from bakeoff.results.records import Outcome
 from bakeoff.results.report.charts.svg import engine_class
 from bakeoff.results.report.section import Section
 from bakeoff.results.run.cells import Trial
@@ -74,9 +73,9 @@ def end_rows(run: Run) -> list[EndRow]:
     rows: list[EndRow] = []
     for level in levels_of(run):
         for cell in level.cells:
-            answered = [request for trial in run.valid_trials_of(cell) for request in trial.answered]
-            reasons = Counter(request.finish_reason or "(none)" for request in answered)
-            shares = [(reason, share_text(count, len(answered))) for reason, count in reasons.most_common()]
+            answered = [trial.answered.values("finish_reason") for trial in run.valid_trials_of(cell)]
+            reasons = Counter(reason or "(none)" for of_trial in answered for reason in of_trial)
+            shares = [(reason, share_text(count, reasons.total())) for reason, count in reasons.most_common()]
             if shares:
                 rows.append(EndRow(cell.engine, engine_class(engines.index(cell.engine)), level.title, shares))
     return rows
@@ -88,8 +87,7 @@ def messages(run: Run) -> list[Message]:
     counts = Counter(
         (trial.record.engine, request.outcome.value, request.error or "(no message)")
         for trial in run.finished
-        for request in trial.requests
-        if request.outcome is not Outcome.OK
+        for request in trial.requests.take(~trial.requests.is_ok)
     )
     return [
         Message(engine, engine_class(engines.index(engine)), outcome, _cut(text), count)
@@ -98,14 +96,9 @@ def messages(run: Run) -> list[Message]:
 
 
 def _row(engine: str, colour: str, level: str, trials: Sequence[Trial]) -> OutcomeRow:
-    counts = _counts([request for trial in trials for request in under_load(trial.requests)])
+    counts = [int(sum(trial.load.equal("outcome", outcome).sum() for trial in trials)) for outcome in OUTCOMES]
     planned = sum(trial.record.planned_requests for trial in trials)
     return OutcomeRow(engine, colour, level, counts, max(0, planned - sum(counts)), planned)
-
-
-def _counts(requests: Sequence[RequestRecord]) -> list[int]:
-    counts = Counter(request.outcome for request in requests)
-    return [counts[outcome] for outcome in OUTCOMES]
 
 
 def _cut(text: str) -> str:

@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 
 import msgspec
+import numpy as np
 
 from bakeoff.results.metrics import Unit, latency
 from bakeoff.results.metrics.percentiles import percentile
 from bakeoff.results.report.charts.svg import engine_class
 from bakeoff.results.report.clients import error_of, uncalibrated_text
 from bakeoff.results.report.section import Section
+from bakeoff.results.requests import Floats
 from bakeoff.results.run.cells import Trial
 from bakeoff.results.run.levels import engines_of, levels_of
 from bakeoff.results.run.run import Run
@@ -43,8 +45,8 @@ def lag_rows(run: Run) -> list[LagRow]:
     for level in levels_of(run):
         for cell in level.cells:
             valid = run.valid_trials_of(cell)
-            inside = [request for trial in valid for request in trial.inside]
-            lags = [lag for request in inside if (lag := latency.send_lag_s(request)) is not None]
+            lags = np.concatenate([np.empty(0), *(latency.send_lag_s(trial.inside) for trial in valid)])
+            lags = lags[~np.isnan(lags)]
             ttft = cell.intervals.get("ttft_p50_s")
             colour = engine_class(engines.index(cell.engine))
             row = _row(cell.engine, colour, level.title, lags, ttft.centre if ttft else None)
@@ -61,7 +63,7 @@ def lag_rows(run: Run) -> list[LagRow]:
     return rows
 
 
-def _row(engine: str, colour: str, level: str, lags: Sequence[float], ttft_s: float | None) -> LagRow:
+def _row(engine: str, colour: str, level: str, lags: Floats, ttft_s: float | None) -> LagRow:
     p50, p99 = percentile(lags, 0.5), percentile(lags, 0.99)
     return LagRow(
         engine=engine,
@@ -72,7 +74,7 @@ def _row(engine: str, colour: str, level: str, lags: Sequence[float], ttft_s: fl
         p99=value_text(Unit.SECONDS, p99.value),
         p99_why=p99.reason or "",
         loop_lag="",
-        largest=value_text(Unit.SECONDS, max(lags)) if lags else ABSENT,
+        largest=value_text(Unit.SECONDS, float(lags.max())) if len(lags) else ABSENT,
         share_of_ttft=share_text(p50.value, ttft_s) if p50.value is not None and ttft_s is not None else ABSENT,
         ttft_error="",
         gap_error="",

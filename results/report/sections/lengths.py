@@ -1,20 +1,17 @@
 """TTFT against prompt length, at each level."""
 
-from collections.abc import Sequence
-
 import msgspec
 import numpy as np
 from markupsafe import Markup
 
-from bakeoff.results.metrics.requests import prompt_length
-from bakeoff.results.records import RequestRecord
+from bakeoff.results.metrics.requests import prompt_lengths
 from bakeoff.results.report.charts.scatter import Axes, Cloud, middles, scatter, spread
 from bakeoff.results.report.verdict import primary_level
+from bakeoff.results.requests import Floats, Requests
 from bakeoff.results.run.cells import Cell
 from bakeoff.results.run.levels import Level, engines_of, levels_of
 from bakeoff.results.run.run import Run
 from bakeoff.results.text.format import listed
-from bakeoff.results.units import NS_PER_S
 
 BINS, REQUESTS_PER_BIN = 8, 10
 """Maximum number of length bins, and requests that each should hold."""
@@ -41,42 +38,47 @@ def length_panels(run: Run) -> list[LengthPanel]:
 
 def _panel(run: Run, level: Level, key: str, primary: Level | None) -> LengthPanel:
     clouds = [_cloud(run, cell) for cell in level.cells]
-    lengths = [length for cloud in clouds for length, _ in (*cloud.dots, *cloud.rings)]
+    lengths = np.concatenate([dots[:, 0] for cloud in clouds for dots in (cloud.dots, cloud.rings)])
     svg = Markup("")
-    if lengths:
+    if len(lengths):
         title = f"TTFT against the length of the prompt at {level.title}"
         svg = scatter(Axes(title, spread(lengths, "prompt tokens"), "↑ TTFT", "requests"), clouds)
     planned = [cell.engine for cell in level.cells if _as_planned(run, cell)]
-    notes = [_RINGS] if any(cloud.rings for cloud in clouds) else []
+    notes = [_RINGS] if any(len(cloud.rings) for cloud in clouds) else []
     if planned:
         notes.append(f"Lengths as planned, since the engine did not say: {listed(planned)}.")
     return LengthPanel(key, level.title, level is primary, svg, " ".join(notes))
 
 
 def _cloud(run: Run, cell: Cell) -> Cloud:
-    dots: list[tuple[float, float]] = []
-    rings: list[tuple[float, float]] = []
-    for request in _answers(run, cell):
-        if request.chunk_ns and (length := prompt_length(request)) is not None:
-            is_cached = (request.cached_tokens or 0) >= _CACHED * length > 0
-            ttft_s = (request.chunk_ns[0] - request.planned_ns) / NS_PER_S
-            (rings if is_cached else dots).append((float(length), ttft_s))
-    x, y = [length for length, _ in (*dots, *rings)], [ttft_s for _, ttft_s in (*dots, *rings)]
-    return Cloud(cell.engine, engines_of(run).index(cell.engine), dots, middles(x, y, _edges(x), 1), rings)
+    observed = [np.empty((0, 3)), *(_observed(trial.answered) for trial in run.valid_trials_of(cell))]
+    dots = np.concatenate(observed)
+    x, y, is_cached = dots[:, 0], dots[:, 1], dots[:, 2] > 0
+    shown = middles(x, y, _edges(x), 1)
+    return Cloud(cell.engine, engines_of(run).index(cell.engine), dots[~is_cached, :2], shown, dots[is_cached, :2])
 
 
-def _edges(x: Sequence[float]) -> list[float]:
+def _observed(answered: Requests) -> np.ndarray:
+    """Length of the prompt, TTFT in seconds, and whether half of the prompt was cached, of each request with tokens."""
+    lengths, cached = prompt_lengths(answered), np.nan_to_num(answered.numbers("cached_tokens"))
+    ttft_s = answered.seconds_from("planned_ns", answered.chunks.first_ns)
+    is_cached = (cached >= _CACHED * lengths) & (lengths > 0)
+    known = ~np.isnan(lengths) & ~np.isnan(ttft_s)
+    return np.column_stack((lengths, ttft_s, is_cached))[known]
+
+
+def _edges(x: Floats) -> list[float]:
     """Edges of bins with about equally many requests; one bin if all prompts have one length."""
-    if not x:
+    if not len(x):
         return []
     bins = max(1, min(BINS, len(x) // REQUESTS_PER_BIN))
     edges = np.unique(np.quantile(x, np.linspace(0, 1, bins + 1))).tolist()
     return [*(edges[:-1] or edges), edges[-1] + 1.0]
 
 
-def _answers(run: Run, cell: Cell) -> list[RequestRecord]:
-    return [request for trial in run.valid_trials_of(cell) for request in trial.answered]
-
-
 def _as_planned(run: Run, cell: Cell) -> bool:
-    return any(r.prompt_tokens is None and r.requested_input_tokens is not None for r in _answers(run, cell))
+    """Whether the length of a prompt is known from the plan only."""
+    return any(
+        (np.isnan(trial.answered.numbers("prompt_tokens")) & ~np.isnan(prompt_lengths(trial.answered))).any()
+        for trial in run.valid_trials_of(cell)
+    )

@@ -1,22 +1,23 @@
 """Latency over time: the observations of TTFT and ITL by arrival time."""
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 
 import msgspec
+import numpy as np
 from markupsafe import Markup
 
-from bakeoff.results.metrics import under_load
-from bakeoff.results.metrics.latency import arrivals
+from bakeoff.results.metrics.latency import gaps_of
 from bakeoff.results.report.charts.heatmap import Heat, heatmap, shared_axis
 from bakeoff.results.report.section import Section
 from bakeoff.results.report.verdict import primary_level
+from bakeoff.results.requests import Floats
 from bakeoff.results.run.cells import Trial
 from bakeoff.results.run.levels import Level, engines_of, levels_of
 from bakeoff.results.run.run import Run
 from bakeoff.results.units import NS_PER_S
 
-Observations = list[tuple[float, float]]
+Observations = tuple[Floats, Floats]
+"""Arrival and value of each, in seconds."""
 
 
 class Latency(msgspec.Struct, frozen=True):
@@ -50,25 +51,17 @@ def time_panels(run: Run) -> list[TimePanel]:
 
 
 def first_tokens(trial: Trial) -> Observations:
-    """(arrival, TTFT) in seconds; arrivals count from the start of the load."""
-    start = trial.record.issue_start_ns
-    return [
-        ((request.chunk_ns[0] - start) / NS_PER_S, (request.chunk_ns[0] - request.planned_ns) / NS_PER_S)
-        for request in trial.answered
-        if request.chunk_ns
-    ]
+    """Arrival and TTFT in seconds; arrivals count from the start of the load."""
+    answered = trial.answered.take(trial.answered.chunks.counts > 0)
+    first_ns = answered.chunks.first_ns
+    return (first_ns - trial.record.issue_start_ns) / NS_PER_S, answered.seconds_from("planned_ns", first_ns)
 
 
 def later_tokens(trial: Trial) -> Observations:
-    """(arrival, ITL) in seconds, of every token after the first chunk that arrived in the window."""
-    start, window = trial.record.issue_start_ns, trial.window
-    return [
-        ((now - start) / NS_PER_S, (now - before) / NS_PER_S / tokens)
-        for request in under_load(trial.requests)
-        for (before, _), (now, tokens) in pairwise(arrivals(request))
-        if window.holds(now)
-        for _ in range(tokens)
-    ]
+    """Arrival and ITL in seconds, of every token after the first chunk that arrived in the window."""
+    gaps = gaps_of(trial.load, trial.window)
+    arrived_s = (gaps.end_ns - trial.record.issue_start_ns) / NS_PER_S
+    return np.repeat(arrived_s, gaps.tokens), np.repeat(gaps.seconds / np.maximum(1, gaps.tokens), gaps.tokens)
 
 
 _LATENCIES = (Latency("TTFT", "requests", first_tokens), Latency("ITL", "tokens", later_tokens))
@@ -82,11 +75,11 @@ def _panel(run: Run, level: Level, key: str, primary: Level | None) -> TimePanel
 
 def _drawn(heats: Sequence[Heat], level: Level) -> list[TimeChart]:
     """One metric of all engines, on one y axis."""
-    drawn = [heat for heat in heats if heat.values_s]
+    drawn = [heat for heat in heats if len(heat.values_s)]
     axis = shared_axis(drawn) if drawn else None
     return [
         TimeChart(heatmap(f"{heat.metric} of {heat.engine} over time at {level.title}", heat, axis), "")
-        if axis is not None and heat.values_s
+        if axis is not None and len(heat.values_s)
         else TimeChart(Markup(""), f"{heat.metric} of {heat.engine}: no valid trial has an observation")
         for heat in heats
     ]
@@ -94,8 +87,8 @@ def _drawn(heats: Sequence[Heat], level: Level) -> list[TimeChart]:
 
 def _heat(run: Run, level: Level, cell_index: int, latency: Latency) -> Heat:
     cell = level.cells[cell_index]
-    pairs = [pair for trial in run.valid_trials_of(cell) for pair in latency.observe(trial)]
-    times, values = [t for t, _ in pairs], [value for _, value in pairs]
+    observed = [latency.observe(trial) for trial in run.valid_trials_of(cell)]
+    times, values = (np.concatenate([np.empty(0), *(pair[column] for pair in observed)]) for column in (0, 1))
     return Heat(cell.engine, engines_of(run).index(cell.engine), latency.metric, latency.noun, times, values)
 
 

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import msgspec
 from markupsafe import Markup
 
-from bakeoff.results.metrics import under_load
 from bakeoff.results.metrics.requests import sessions_of
 from bakeoff.results.records import Load
 from bakeoff.results.report.charts.lanes import Part, Session, lanes, overlaps
@@ -59,7 +58,7 @@ def _height(load: Load) -> float:
 
 
 def _figure(engine: str, position: int, trial: Trial, most_calls: int) -> LaneFigure:
-    sessions = sessions_of(under_load(trial.requests))
+    sessions = sessions_of(trial.load)
     part = _part(trial, sessions)
     live = [session for session in sessions if overlaps(session, part)]
     live.sort(key=lambda session: (min(call.planned_ns for call in session), session[0].index))

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 from markupsafe import Markup
 
-from bakeoff.results.metrics import CATALOGUE, Unit, under_load
+from bakeoff.results.metrics import CATALOGUE, Unit
 from bakeoff.results.metrics.catalogue import LATENCIES
 from bakeoff.results.metrics.memory import peak_gpu_bytes
 from bakeoff.results.metrics.relaxation import relaxation_of
@@ -160,10 +160,9 @@ def _own_median(trial: Trial, latency: str) -> str:
     value = trial.metrics[metric.name].value
     if value is None:
         return ABSENT
-    load = under_load(trial.requests)
-    relaxed = relaxation_of(trial.record, load)
+    relaxed = relaxation_of(trial.record, trial.load)
     interval = own_interval(
-        LATENCIES[latency].by_request(load, trial.window), 0.5, states=relaxed.states if relaxed else math.inf
+        LATENCIES[latency].by_request(trial.load, trial.window), 0.5, states=relaxed.states if relaxed else math.inf
     )
     return value_text(metric.unit, value) if interval is None else interval_text(metric, interval)
 

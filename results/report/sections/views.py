@@ -13,6 +13,7 @@ from bakeoff.results.run.levels import Level, engines_of, levels_of
 from bakeoff.results.run.run import Run
 from bakeoff.results.text.format import listed, value_text
 from bakeoff.results.views import VIEWS, Tool
+from bakeoff.results.views.base import is_streamed
 from bakeoff.results.views.side_by_side import COLUMNS, ViewedTrial, not_in_the_log, ours, theirs, view_trials
 
 _SAME = 0.005
@@ -62,6 +63,10 @@ class ToolDefinition(msgspec.Struct, frozen=True):
     why: str
 
 
+MAX_REQUESTS = 20_000
+"""Requests of a trial whose views are on the page: the tools' figures are made of one object for each request."""
+
+
 class Views(msgspec.Struct, frozen=True):
     """The section."""
 
@@ -73,14 +78,19 @@ class Views(msgspec.Struct, frozen=True):
 
 def views_section(run: Run) -> Views | None:
     """Build the section of a run; None if no answer was streamed."""
-    levels, trials = levels_of(run), view_trials(run)
-    if not trials:
+    levels, trials = levels_of(run), view_trials(run, MAX_REQUESTS)
+    is_large = any(is_streamed(trial) and len(trial.load) > MAX_REQUESTS for trial in run.finished)
+    if not trials and not is_large:
         return None
+    large = f"Trials of more than {MAX_REQUESTS:,} requests are left out here; bakeoff views RUN has them."
     return Views(
         columns=[column.title for column in COLUMNS],
         panels=[_panel(run, level, f"level{i}", trials, primary_level(levels)) for i, level in enumerate(levels)],
         definitions=[definition for tool in VIEWS.values() for definition in _definitions(tool)],
-        missing=[f"{listed(titles)}: {line}" for line, titles in not_in_the_log(list(VIEWS), trials).items()],
+        missing=[
+            *([large] if is_large else []),
+            *(f"{listed(titles)}: {line}" for line, titles in not_in_the_log(list(VIEWS), trials).items()),
+        ],
     )
 
 

@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import msgspec
+import numpy as np
 from markupsafe import Markup
 
-from bakeoff.results.records import Outcome, Phase, RequestRecord
+from bakeoff.results.metrics.latency import e2e_s
+from bakeoff.results.records import Phase, RequestRecord
 from bakeoff.results.report.charts.waterfall import waterfall
 from bakeoff.results.run.cells import Trial
 from bakeoff.results.run.run import Run
@@ -84,7 +86,9 @@ def waterfalls(run: Run, colours: Sequence[str]) -> list[Waterfalls]:
 
 def slowest_of(trial: Trial) -> list[RequestRecord]:
     """Requests of the window with the longest E2E latency, slowest first."""
-    return sorted(trial.answered, key=lambda request: request.planned_ns - request.chunk_ns[-1])[:SLOWEST]
+    answered = trial.answered.take(trial.answered.chunks.counts > 0)
+    slowest_first = np.argsort(-e2e_s(answered), kind="stable")
+    return list(answered.take(slowest_first[:SLOWEST]))
 
 
 def packed(times_ns: Sequence[int], start_ns: int) -> str:
@@ -105,13 +109,14 @@ def packed(times_ns: Sequence[int], start_ns: int) -> str:
 
 def _included(trial: Trial, chunks: int) -> list[RequestRecord]:
     """Evenly spaced requests with about ``chunks`` chunks in all, plus the slowest and some failed ones."""
-    share = min(1.0, chunks / max(1, sum(len(request.chunk_ns) for request in trial.requests)))
-    failed = [request.index for request in trial.requests if request.outcome is not Outcome.OK][:MAX_FAILED]
-    always = {request.index for request in slowest_of(trial)} | set(failed)
-    planned = sorted(trial.requests, key=lambda request: request.planned_ns)
-    return [
-        request for i, request in enumerate(planned) if int((i + 1) * share) > int(i * share) or request.index in always
-    ]
+    requests = trial.requests
+    share = min(1.0, chunks / max(1, len(requests.chunks.ns)))
+    failed = requests.ints("index")[~requests.is_ok][:MAX_FAILED]
+    always = np.concatenate([failed, [request.index for request in slowest_of(trial)]])
+    planned = requests.take(np.argsort(requests.ints("planned_ns"), kind="stable"))
+    numbers = np.arange(len(planned))
+    is_spaced = ((numbers + 1) * share).astype(np.int64) > (numbers * share).astype(np.int64)
+    return list(planned.take(is_spaced | np.isin(planned.ints("index"), always)))
 
 
 def _script_request(request: RequestRecord, max_characters: int) -> ScriptRequest:

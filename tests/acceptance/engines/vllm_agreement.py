@@ -30,9 +30,9 @@ from bakeoff.engines.metrics.readers import EngineValues, reader_of
 from bakeoff.harness.conduct.progress import PlainObserver
 from bakeoff.harness.conduct.run import create_run, run_experiment
 from bakeoff.harness.experiment.config import experiment_from
-from bakeoff.results.metrics import latency, under_load
+from bakeoff.results.metrics import latency
 from bakeoff.results.metrics.client_error import widest_s
-from bakeoff.results.records import Outcome
+from bakeoff.results.metrics.declaration import known
 from bakeoff.results.run.cells import Trial
 from bakeoff.results.text.findings import sentences
 from bakeoff.results.views import VIEWS, Log
@@ -158,10 +158,10 @@ async def against_metrics(bench: Bench, duration_s: float, bars: Bars) -> None:
     before = await bench.values()
     trial = await bench.run_harness(1, CHAT, calibrate=True, duration_s=duration_s)
     after = await bench.values()
-    requests = [request for request in under_load(trial.requests) if request.outcome is Outcome.OK]
+    requests = trial.load.ok
     samples = {
-        "ttft_s": [value for request in requests if (value := latency.ttft_from_send_s(request)) is not None],
-        "itl_s": latency.itl_s(requests),
+        "ttft_s": known(latency.ttft_from_send_s(requests)).tolist(),
+        "itl_s": latency.itl_s(requests)[0].tolist(),
     }
     error = trial.record.client_error
     errors = {name: (widest_s(name.removesuffix("_s"), error) or 0.0) if error else 0.0 for name in samples}

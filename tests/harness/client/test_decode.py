@@ -12,9 +12,9 @@ from bakeoff.engines.dialects import ReferenceDialect, TokenDelta, TokenKind, Tr
 from bakeoff.harness.client import decode_stream
 from bakeoff.harness.client.plausibility import is_miscounted
 from bakeoff.harness.client.token_counts import apportion, token_counts
-from bakeoff.results.metrics import latency
 from bakeoff.results.records import Outcome, StreamEnd, StreamRecord, TokenSource
 from tests.harness.samples import DONE, FINISH, TOKEN, event, stream
+from tests.results import one_request
 
 REFERENCE, TRANSFORMERS = ReferenceDialect(), TransformersDialect()
 
@@ -274,8 +274,8 @@ def test_a_claim_that_the_answer_cannot_bear_is_not_used(
     assert record.output_tokens == tokens
     assert (record.token_source, is_miscounted(record)) == (source, is_wrong)
     assert sum(record.chunk_tokens) == (60 if is_wrong else tokens)
-    assert (latency.tpot_s(record) is None) is (source is TokenSource.UNPLACED)
-    assert (latency.itl_s([record]) == []) is (source is TokenSource.UNPLACED)
+    assert (one_request.tpot_s(record) is None) is (source is TokenSource.UNPLACED)
+    assert (one_request.itl_s([record]) == []) is (source is TokenSource.UNPLACED)
 
 
 def test_an_answer_that_is_longer_than_asked_is_believed():

@@ -21,9 +21,9 @@ from bakeoff.harness.conduct.engine_start import started
 from bakeoff.harness.errors import BadExperiment
 from bakeoff.harness.experiment.config import experiment_from, profiling
 from bakeoff.harness.virtual import Fixed, PerToken, VirtualEngine, VirtualWorld, run_in, virtual_experiment
-from bakeoff.results.metrics.latency import ttft_from_send_s
 from bakeoff.results.records import Phase, Verdict
 from tests.harness.pages import page_server
+from tests.results.one_request import ttft_from_send_s
 
 LABELS = ("a:1", "b:2", "c:3")
 URLS = [{"url": f"http://{label}"} for label in LABELS]

@@ -13,7 +13,6 @@ import pytest
 from bakeoff import results
 from bakeoff.engines import pick_port
 from bakeoff.results.findings import FindingCode
-from bakeoff.results.metrics import latency
 from bakeoff.results.records import Outcome, RunStatus, TokenSource, Verdict
 from tests.engines.fakes.answers import ScriptedAnswer, by_tokenizer
 from tests.engines.fakes.llama_cpp import FakeLlamaServer
@@ -23,6 +22,7 @@ from tests.engines.fakes.llama_cpp_python import arguments as python_arguments
 from tests.engines.fakes.stage import Script, Token
 from tests.engines.models.gguf_heads import gguf_head
 from tests.harness.fake_runs import SHORT, attached_run, measured_run, only, tokenizer
+from tests.results import one_request
 
 PACE = Script(ttft_s=0.02, gap_s=0.004)
 ROOT = Path(__file__).parents[3]
@@ -131,7 +131,7 @@ class TestLlamaServersBiases:
         _, requests = only(attached_run(tmp_path, fake, "llama_cpp", workload=workload))
         assert {tuple(request.chunk_tokens) for request in requests} == {(1,) * 20}
         for request in requests:
-            pace_s = latency.tpot_s(request)
+            pace_s = one_request.tpot_s(request)
             assert pace_s is not None
             later = sum(t_ns > request.chunk_ns[0] for t_ns in request.chunk_ns)
             assert 15 <= later <= 19, "how many of the first burst come in the first read is up to the network"

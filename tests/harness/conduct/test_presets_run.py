@@ -16,7 +16,6 @@ from bakeoff.harness.experiment.config import experiment_from
 from bakeoff.harness.virtual import VirtualEngine, VirtualWorld, run_in
 from bakeoff.harness.virtual.runs import QUIET
 from bakeoff.results.findings import Finding, FindingCode
-from bakeoff.results.metrics import under_load
 from bakeoff.results.records import Outcome, Phase, RequestRecord, Verdict
 from bakeoff.results.run.cells import Trial
 from bakeoff.workloads import Seed, Tokenizer, workload
@@ -50,7 +49,7 @@ def data_of(name: str, **changes: Any) -> dict[str, Any]:
 
 def sent(trial: Trial) -> list[RequestRecord]:
     """Requests under the load, ramp and tail included, in the order sent."""
-    return sorted(under_load(trial.requests), key=lambda request: request.sent_ns or 0)
+    return sorted(trial.load, key=lambda request: request.sent_ns or 0)
 
 
 def ends_early(request: RequestRecord) -> bool:

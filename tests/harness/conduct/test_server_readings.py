@@ -14,7 +14,6 @@ from bakeoff.engines.metrics import Prometheus
 from bakeoff.harness.conduct.progress import PlainObserver
 from bakeoff.harness.conduct.run import create_run, run_experiment
 from bakeoff.results.findings import FindingCode, is_against_engine
-from bakeoff.results.metrics import under_load
 from bakeoff.results.records import Verdict
 from bakeoff.results.run.cells import Trial
 from tests.harness.conduct.test_run import make_experiment, truth
@@ -44,7 +43,7 @@ def test_the_marks_stand_before_the_load_and_after_its_last_answer(tmp_path: Pat
     trial = measured(tmp_path, monkeypatch, lambda _: (200, "running 3\ntokens_total 100\n"))
     readings = [record for record in trial.telemetry if record.source == "server"]
     before, after = (next(r.t_ns for r in readings if r.values.get("mark") == mark) for mark in ("before", "after"))
-    counted = under_load(trial.requests)
+    counted = trial.load
     assert trial.record.started_ns < before < min(request.planned_ns for request in counted)
     assert max(request.ended_ns for request in counted) < after < trial.record.ended_ns
     assert sum("mark" not in record.values for record in readings) >= 2
@@ -55,8 +54,8 @@ def test_the_marks_stand_before_the_load_and_after_its_last_answer(tmp_path: Pat
 def test_an_engine_that_counts_what_the_client_does_not_is_a_warning(tmp_path: Path, monkeypatch):
     tokens = itertools.count(0, 100_000)
     trial = measured(tmp_path, monkeypatch, lambda _: (200, f"tokens_total {next(tokens)}\n"))
-    counted = sum(request.total_chunk_tokens for request in under_load(trial.requests))
-    assert counted == sum(request.requested_output_tokens or 0 for request in under_load(trial.requests))
+    counted = sum(request.total_chunk_tokens for request in trial.load)
+    assert counted == sum(request.requested_output_tokens or 0 for request in trial.load)
     assert not is_against_engine(trial.record.findings)
     (finding,) = [warning for warning in trial.record.warnings if warning.code is FindingCode.COUNTERS_DISAGREE]
     assert finding.parameters["client_tokens"] == counted

@@ -10,12 +10,12 @@ import psutil
 
 from bakeoff import results
 from bakeoff.results.findings import FindingCode
-from bakeoff.results.metrics import latency
 from bakeoff.results.records import Outcome, Phase, RequestRecord, RunStatus, TokenSource, Verdict
 from tests.engines.fakes.answers import by_tokenizer
 from tests.engines.fakes.stage import Script, running
 from tests.engines.fakes.tensorrt_llm import TensorRtLlmFake
 from tests.harness.fake_runs import measured_run, only, tokenizer
+from tests.results import one_request
 
 PACE = Script(ttft_s=0.02, gap_s=0.004)
 ROOT = Path(__file__).parents[3]
@@ -64,7 +64,7 @@ def frames(run: results.Run) -> list[dict[str, Any]]:
 
 
 def ttfts_s(requests: list[RequestRecord]) -> list[float]:
-    return [ttft_s for request in requests if (ttft_s := latency.ttft_s(request)) is not None]
+    return [ttft_s for request in requests if (ttft_s := one_request.ttft_s(request)) is not None]
 
 
 class TestAttached:

@@ -14,7 +14,6 @@ import pytest
 from bakeoff import results
 from bakeoff.engines.errors import EngineError
 from bakeoff.results.findings import FindingCode
-from bakeoff.results.metrics import latency
 from bakeoff.results.records import Outcome, RunStatus, TokenSource, Verdict
 from tests.engines.fakes.answers import ScriptedAnswer, by_tokenizer
 from tests.engines.fakes.stage import Script, Token
@@ -22,6 +21,7 @@ from tests.engines.fakes.tgi import PIECE_TOKENS, FakeTgi
 from tests.engines.fakes.tgi_flags import arguments, resolved
 from tests.engines.schema import body_problems, load_spec
 from tests.harness.fake_runs import SHORT, attached_run, measured_run, only, tokenizer
+from tests.results import one_request
 
 PACE = Script(ttft_s=0.02, gap_s=0.004)
 ROOT = Path(__file__).parents[3]
@@ -98,7 +98,7 @@ class TestBiases:
         assert trial.record.engine_description is not None
         assert any("compare figures per token" in note for note in trial.record.engine_description.notes)
         first = requests[0].chunk_ns
-        assert latency.tpot_s(requests[0]) == pytest.approx((first[-1] - first[0]) / 2e9)
+        assert one_request.tpot_s(requests[0]) == pytest.approx((first[-1] - first[0]) / 2e9)
 
     def test_the_stall_of_an_answer_in_pieces_is_seen_where_it_was(self, tmp_path: Path) -> None:
         """Bias 2: after 1,024 tokens the server queues the request again."""

@@ -7,6 +7,7 @@ from bakeoff.harness.client.loop_lag import BUSY_SHARE, NAMES, SOURCE
 from bakeoff.harness.verdict.punctuality import off_schedule, stalled
 from bakeoff.results.findings import FindingCode, invalid
 from bakeoff.results.records import RequestRecord, TelemetryRecord
+from bakeoff.results.requests import Requests
 from tests.harness.samples import request
 
 MS = 1_000_000
@@ -59,8 +60,8 @@ def test_an_unknown_lag_is_no_stall(telemetry: list[TelemetryRecord], typical_s:
 
 @pytest.mark.parametrize(("count", "allowed"), [(20, 2), (200, 2), (660, 6), (2000, 20)])
 def test_one_percent_of_the_requests_may_be_late_and_two_of_any_trial(count: int, allowed: int):
-    assert off_schedule(sent(count, allowed)) == []
-    (finding,) = off_schedule(sent(count, allowed + 1))
+    assert off_schedule(Requests(sent(count, allowed))) == []
+    (finding,) = off_schedule(Requests(sent(count, allowed + 1)))
     assert finding == invalid(FindingCode.CLIENT_LATE, late_share=(allowed + 1) / count, send_lag_s=0.005)
 
 
@@ -74,12 +75,12 @@ def test_time_to_connect_is_not_lateness():
         )
         for record in sent(40)
     ]
-    assert off_schedule([*sent(40), *far]) == []
+    assert off_schedule(Requests([*sent(40), *far])) == []
 
 
 def test_a_client_that_falls_behind_sends_at_another_rate():
     slower = [replace(record, sent_ns=round(record.planned_ns * 1.02)) for record in sent(50)]
-    late, off = off_schedule(slower)
+    late, off = off_schedule(Requests(slower))
     assert late.code is FindingCode.CLIENT_LATE
     assert off.code is FindingCode.CLIENT_OFF_RATE
     assert off.parameters["rate_share"] == pytest.approx(1 / 1.02)
@@ -88,12 +89,14 @@ def test_a_client_that_falls_behind_sends_at_another_rate():
 def test_the_rate_of_a_short_burst_is_not_off_by_a_hiccup():
     assert (
         off_schedule(
-            [replace(record, sent_ns=(record.sent_ns or 0) + i * MS) for i, record in enumerate(sent(4, every_ms=2))]
+            Requests(
+                replace(record, sent_ns=(record.sent_ns or 0) + i * MS) for i, record in enumerate(sent(4, every_ms=2))
+            )
         )
         == []
     )
 
 
 def test_nothing_sent_is_nothing_late():
-    assert off_schedule([]) == []
-    assert off_schedule([request(sent_ns=None)]) == []
+    assert off_schedule(Requests([])) == []
+    assert off_schedule(Requests([request(sent_ns=None)])) == []

@@ -9,6 +9,7 @@ import pytest
 
 from bakeoff.harness.virtual import Batched, Fixed, PerToken, VirtualEngine, virtual_experiment, virtual_run
 from bakeoff.results import Run
+from bakeoff.results.columns import UNKNOWN
 from bakeoff.results.compare.common_part import CommonTrial, over_common_part
 from bakeoff.results.compare.comparison import EngineComparison, compare_sides
 from bakeoff.results.compare.config import ComparisonConfig
@@ -17,6 +18,7 @@ from bakeoff.results.export.benchmark_json import StoredTrial, stored
 from bakeoff.results.metrics import CATALOGUE, Value, absent
 from bakeoff.results.metrics.closed_loop import closed_loop_rates, cycles_ns
 from bakeoff.results.records import Load, Outcome, Phase, RequestRecord, Slo, TrafficRecord
+from bakeoff.results.requests import Requests
 from bakeoff.results.run.cells import Trial
 from bakeoff.results.run.work import work_of
 from bakeoff.results.statistics import Judgement
@@ -38,7 +40,7 @@ def of(
     requests: Sequence[RequestRecord], load: Load = CLOSED, *, repeat: int = 0, metrics: dict[str, Value] = NOTHING
 ) -> Trial:
     record = msgspec.structs.replace(trial(load), repeat=repeat)
-    return Trial(record, list(requests), [], NOTHING | metrics, {}, {}, work=work_of(requests))
+    return Trial(record, Requests(requests), [], NOTHING | metrics, {}, {}, work=work_of(Requests(requests)))
 
 
 def over(a: AnyTrial, b: AnyTrial, slo: Slo | None = None) -> tuple[AnyTrial, AnyTrial]:
@@ -128,8 +130,11 @@ def test_a_cycle_includes_the_pause_before_it() -> None:
     """In milliseconds: turn 0 takes 10, then come 90 of pause and 20; what came before a first turn 2 is unknown."""
     turns = [served(0, 0, 10, session="x"), served(1, 100, 20, session="x", turn=1), served(2, 0, 30, session="y")]
     begun = [served(-3, 0, 10, session="x", turn=2), served(-2, 50, 10, session="x", turn=3)]
-    assert cycles_ns([*begun, *turns], [*begun, *turns]) == {0: 10e6, 1: 110e6, 2: 30e6, -2: 50e6}
-    assert closed_loop_rates([], 0.0, Slo())["requests_per_s"].reason == "the requests took no time"
+    load = Requests([*begun, *turns])
+    assert cycles_ns(load, load).tolist() == [UNKNOWN, 50e6, 10e6, 110e6, 30e6]
+    at_once = Requests([served(0, 0, 10, session="x"), served(1, 5, 10, session="x", turn=1, parents=(0,))])
+    assert cycles_ns(at_once, at_once).tolist() == [10e6, UNKNOWN]
+    assert closed_loop_rates(Requests(), 0.0, Slo())["requests_per_s"].reason == "the requests took no time"
 
 
 def test_rates_are_those_of_the_window_where_cycles_are_unknown() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from bakeoff.results.metrics.backlog import Pressure, backlog
 from bakeoff.results.records import Window
+from bakeoff.results.requests import Requests
 from tests.results.handmade import request
 from tests.results.queues import LENGTH_S, WARM_S, Arrivals, cancelled_at, poisson, served, window_of
 
@@ -47,7 +48,7 @@ def pressures(
         rng = random.Random(seed)
         times = list(arrivals(rng))
         requests = served(times, [service_s(rng) for _ in times], servers)
-        found.append(backlog(requests, window, rate).pressure)
+        found.append(backlog(Requests(requests), window, rate).pressure)
     return found
 
 
@@ -88,7 +89,7 @@ def test_requests_that_are_cancelled_at_the_end_count_as_waiting(
         rng = random.Random(seed)
         times = list(poisson(rate, length_s)(rng))
         whole = served(times, [service_s(rng) for _ in times], servers)
-        found = backlog(cancelled_at(WARM_S + length_s, whole), window_of(length_s), rate)
+        found = backlog(Requests(cancelled_at(WARM_S + length_s, whole)), window_of(length_s), rate)
         assert found.pressure is Pressure.SATURATED
         assert found.utilisation == pytest.approx(1.2, rel=0.15)
 
@@ -102,7 +103,7 @@ def test_an_open_verdict_says_how_many_requests_it_needs():
     rng = random.Random(6)
     times = list(poisson(4.4)(rng))
     window = Window(int(WARM_S * 1e9), int((WARM_S + LENGTH_S) * 1e9))
-    found = backlog(served(times, [RANDOM(rng) for _ in times], 4), window, 4.4)
+    found = backlog(Requests(served(times, [RANDOM(rng) for _ in times], 4)), window, 4.4)
     assert found.pressure is Pressure.UNCLEAR
     assert found.utilisation == pytest.approx(1.1, abs=0.25)
     assert found.needed_requests is not None
@@ -118,9 +119,9 @@ def test_prompts_of_different_lengths_are_no_queue():
         first_s = t_s + tokens / 8000
         records.append(request(1000 * t_s, [1000 * first_s, 1000 * (first_s + 1)], index=number, prompt_tokens=tokens))
     window = Window(int(WARM_S * 1e9), int((WARM_S + LENGTH_S) * 1e9))
-    found = backlog(records, window, 3.0)
+    found = backlog(Requests(records), window, 3.0)
     assert (found.pressure, found.seen_share < 0.2) == (Pressure.SUSTAINED, True)
 
 
 def test_too_few_requests_say_nothing():
-    assert backlog([request(0, [1, 2])], Window(0, 10**10), 1.0).pressure is Pressure.SUSTAINED
+    assert backlog(Requests([request(0, [1, 2])]), Window(0, 10**10), 1.0).pressure is Pressure.SUSTAINED

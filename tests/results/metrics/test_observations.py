@@ -8,11 +8,12 @@ import pytest
 
 from bakeoff import results
 from bakeoff.results.findings import FindingCode, warning
-from bakeoff.results.metrics import CATALOGUE, latency, trial_metrics
+from bakeoff.results.metrics import CATALOGUE, trial_metrics
 from bakeoff.results.metrics.catalogue import FAMILIES
 from bakeoff.results.metrics.trial import observation_counts
 from bakeoff.results.records import Load, Outcome, Phase, Slo, TelemetryRecord, Window
 from bakeoff.results.report.sections.basis import basis_table
+from tests.results import one_request
 from tests.results.handmade import MS, request, trial
 
 TRIAL = trial(Load(rate_per_s=1.0), issue_end=1000)
@@ -61,7 +62,7 @@ def test_worked_by_hand() -> None:
 @pytest.mark.parametrize("family", ["ttft", "itl", "chunk_gap", "tpot", "e2e"])
 def test_the_percentile_is_over_the_counted_observations(demo: results.Run, family: str) -> None:
     """The p50 of exactly that many observations equals the metric; a failed request counts as later than all others."""
-    measures = {"ttft": latency.ttft_s, "tpot": latency.tpot_s, "e2e": latency.e2e_s}
+    measures = {"ttft": one_request.ttft_s, "tpot": one_request.tpot_s, "e2e": one_request.e2e_s}
     for run_trial in demo.finished:
         load = [r for r in run_trial.requests if r.phase is Phase.MEASURED and run_trial.window.holds(r.planned_ns)]
         if family in measures:
@@ -69,7 +70,7 @@ def test_the_percentile_is_over_the_counted_observations(demo: results.Run, fami
             values = [value for r in done if (value := measures[family](r)) is not None]
             values += [math.inf] * (len(load) - len(done))
         else:
-            values = {"itl": latency.itl_s, "chunk_gap": latency.chunk_gaps_s}[family](load, run_trial.window)
+            values = {"itl": one_request.itl_s, "chunk_gap": one_request.chunk_gaps_s}[family](load, run_trial.window)
         assert observation_counts(run_trial.record, run_trial.requests, run_trial.telemetry)[family] == len(values)
         assert run_trial.metrics[f"{family}_p50_s"].value == pytest.approx(np.median(values))
 

@@ -4,11 +4,9 @@ import msgspec
 import pytest
 
 from bakeoff.results.metrics import CATALOGUE, headline, trial_metrics
-from bakeoff.results.metrics.latency import first_visible_s
-from bakeoff.results.metrics.reasoning import reasoning_tpot_s, thinking_s, visible_tpot_s
-from bakeoff.results.metrics.throughput import meets
 from bakeoff.results.records import Load, Outcome, RequestRecord, Slo, TokenSource
 from tests.results.handmade import request, trial
+from tests.results.one_request import first_visible_s, meets, reasoning_tpot_s, thinking_s, visible_tpot_s
 
 FAMILIES = ("first_visible", "thinking", "reasoning_tpot", "visible_tpot")
 

@@ -2,6 +2,7 @@
 
 from bakeoff.results.metrics.reuse import reuses
 from bakeoff.results.records import Outcome, Phase, RequestRecord
+from bakeoff.results.requests import Requests
 
 
 def request(turn: int, prompt: int, output: int, cached: int | None, **fields: object) -> RequestRecord:
@@ -11,7 +12,7 @@ def request(turn: int, prompt: int, output: int, cached: int | None, **fields: o
 
 
 def found(*requests: RequestRecord) -> list[tuple[int, int]]:
-    return [tuple(reuse) for reuse in reuses(requests, requests)]
+    return [tuple(reuse) for reuse in reuses(Requests(requests), Requests(requests))]
 
 
 def test_what_is_cached_beyond_the_previous_prompt_was_generated():

@@ -13,6 +13,7 @@ from bakeoff.results.metrics.sessions import delays, over_requests
 from bakeoff.results.metrics.throughput import share_inside
 from bakeoff.results.metrics.values import Value
 from bakeoff.results.records import Load, Outcome, Phase, RequestRecord, Slo, TrafficRecord, TrialRecord, Window
+from bakeoff.results.requests import Requests
 from bakeoff.results.units import NS_PER_S
 from tests.results.handmade import MS, request, trial
 
@@ -38,7 +39,7 @@ def of(record: TrialRecord, requests: Sequence[RequestRecord]) -> dict[str, Valu
 
 
 def delays_s(requests: Sequence[RequestRecord]) -> dict[int, float]:
-    data = TrialData(requests, Window(0, 1), Slo(), share_inside)
+    data = TrialData(Requests(requests), Window(0, 1), Slo(), share_inside)
     return {index: delay_ns / NS_PER_S for index, delay_ns in delays(data).items()}
 
 
@@ -155,7 +156,10 @@ def test_without_pauses_there_is_no_stretch() -> None:
 
 def test_a_part_of_the_requests_keeps_the_delays_that_they_have_in_the_whole_load() -> None:
     """The second and the third request took 1 and 3 s: eight of them take 16 s, and those of their own 24 s."""
-    part = over_requests(planned(CLOSED), CONVERSATION, CONVERSATION[1:3])
+    part = over_requests(planned(CLOSED), Requests(CONVERSATION), Requests(CONVERSATION[1:3]))
     assert (part["session_server_s"].value, part["session_s"].value) == (16.0, 46.0)
-    assert over_requests(planned(CLOSED), CONVERSATION, CONVERSATION[2:3])["session_server_s"].value == 24.0
+    assert (
+        over_requests(planned(CLOSED), Requests(CONVERSATION), Requests(CONVERSATION[2:3]))["session_server_s"].value
+        == 24.0
+    )
     assert CONVERSATION[1].planned_ns == 12_000 * MS

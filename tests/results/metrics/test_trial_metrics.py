@@ -20,6 +20,7 @@ from bakeoff.results.metrics.catalogue import LATENCIES
 from bakeoff.results.metrics.declaration import TrialData
 from bakeoff.results.metrics.throughput import share_inside
 from bakeoff.results.records import Load, Outcome, Phase, Slo, TelemetryRecord, Window
+from bakeoff.results.requests import Requests
 from tests.results.handmade import MS, request, trial
 
 LOAD = Load(concurrency=1)
@@ -102,15 +103,15 @@ def test_observations_of_percentiles_are_also_listed_by_request() -> None:
     """In the order of the plan; a failed request counts as later than any number and delivered no token."""
     record, requests = trial(LOAD, issue_end=800), serial(4)
     requests[1] = msgspec.structs.replace(requests[1], outcome=Outcome.REFUSED, chunk_ns=[], chunk_tokens=[])
-    data = TrialData(requests, record.window, SLO, share_inside)
+    data = TrialData(Requests(requests), record.window, SLO, share_inside)
     for name, latency in LATENCIES.items():
         if name != "send_lag":
             observations = latency.observe(data)
-            by_request = latency.by_request(requests[::-1], record.window)
-            values = [value for own in by_request for value in own]
+            values = latency.by_request(Requests(requests[::-1]), record.window).values.tolist()
             assert sorted(values) == sorted([*observations.values_s, *[math.inf] * observations.failures]), name
             assert observations.failures == (0 if name in {"itl", "chunk_gap"} else 1), name
-    assert LATENCIES["itl"].by_request(requests, record.window)[0] == pytest.approx([0.05, 0.05, 0.05])
+    first = LATENCIES["itl"].by_request(Requests(requests), record.window)
+    assert first.values[: first.counts[0]] == pytest.approx([0.05, 0.05, 0.05])
 
 
 def test_a_failure_is_later_than_every_success() -> None:
@@ -134,7 +135,7 @@ def test_a_failed_request_delivered_tokens() -> None:
 
 def test_an_answer_of_one_token_has_no_tpot_and_is_no_failure() -> None:
     requests = [*serial(3), request(700, [750])]
-    assert LATENCIES["tpot"].observe(TrialData(requests, trial(LOAD).window, SLO, share_inside)).count == 3
+    assert LATENCIES["tpot"].observe(TrialData(Requests(requests), trial(LOAD).window, SLO, share_inside)).count == 3
 
 
 def test_events_of_one_read_are_one_chunk() -> None:

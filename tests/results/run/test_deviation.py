@@ -11,6 +11,7 @@ from bakeoff.results.attribution import Attribution
 from bakeoff.results.metrics import Value
 from bakeoff.results.records import Load, RequestRecord, Verdict
 from bakeoff.results.report.verdict import verdict
+from bakeoff.results.requests import Requests
 from bakeoff.results.run.cells import Trial
 from bakeoff.results.run.deviation import Deviation, Figure, deviation_of
 from bakeoff.results.text.attribution import deviation_sentence, overhead_line
@@ -39,7 +40,7 @@ def profiled(measured: Trial, *, e2e: float = 1.0, output: float = 1.0, **change
     return msgspec.structs.replace(
         measured,
         record=msgspec.structs.replace(measured.record, profiled=True, **changes),
-        requests=[later(request, e2e) for request in measured.requests],
+        requests=Requests(later(request, e2e) for request in measured.requests),
         metrics={**measured.metrics, "output_tokens_per_s": Value(rate * output)},
     )
 

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from bakeoff.results.records import Outcome, RequestRecord
+from bakeoff.results.requests import Requests
 from bakeoff.results.run import groups
 from tests.results.handmade import request
 
@@ -24,7 +25,7 @@ def run_of(monkeypatch: pytest.MonkeyPatch) -> Any:
     def make(requests: Sequence[RequestRecord]) -> Any:
         level = SimpleNamespace(title="c=1", cells=[SimpleNamespace(engine="e")])
         monkeypatch.setattr(groups, "levels_of", lambda _: [level])
-        return SimpleNamespace(valid_trials_of=lambda _: [SimpleNamespace(inside=requests)])
+        return SimpleNamespace(valid_trials_of=lambda _: [SimpleNamespace(inside=Requests(requests))])
 
     return make
 

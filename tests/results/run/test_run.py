@@ -9,8 +9,7 @@ from bakeoff import results
 from bakeoff.results.export.benchmark_json import benchmark_json
 from bakeoff.results.index import facts_of
 from bakeoff.results.log.store import RunFolder
-from bakeoff.results.metrics import CATALOGUE, Value, absent, under_load
-from bakeoff.results.metrics.requests import planned_inside
+from bakeoff.results.metrics import CATALOGUE, Value, absent
 from bakeoff.results.run.cells import why_absent
 from tests.results.amending import amend_trial
 from tests.results.builders import FAST, LOADS, Sheet, build_run
@@ -73,8 +72,7 @@ def test_a_cell_counts_failures_over_the_windows_as_the_metric_does(demo: result
     for cell in demo.cells:
         metrics = [trial.metrics["failures"].value or 0 for trial in demo.trials_of(cell)]
         assert cell.failures[0] == sum(metrics)
-        inside = (planned_inside(under_load(t.requests), t.window) for t in demo.trials_of(cell))
-        assert cell.failures[1] == sum(map(len, inside))
+        assert cell.failures[1] == sum(len(trial.inside) for trial in demo.trials_of(cell))
 
 
 def test_an_absent_metric_has_its_reason(demo: results.Run) -> None:

@@ -9,6 +9,7 @@ from bakeoff.results.compare.text import difference_text, mix_text, work_text
 from bakeoff.results.metric import Role
 from bakeoff.results.metrics import CATALOGUE
 from bakeoff.results.records import Outcome, RequestRecord
+from bakeoff.results.requests import Requests
 from bakeoff.results.run.work import Work, compare_work, work_of
 from bakeoff.results.statistics import Judgement
 from tests.results.handmade import request
@@ -23,7 +24,7 @@ FULL = [answer(10)] * 4
 
 
 def trials(*requests: RequestRecord, count: int = 4) -> list[Work]:
-    return [work_of(requests)] * count
+    return [work_of(Requests(requests))] * count
 
 
 def problems(a: Sequence[Work], b: Sequence[Work], band: float = 0.1) -> list[str]:
@@ -33,15 +34,15 @@ def problems(a: Sequence[Work], b: Sequence[Work], band: float = 0.1) -> list[st
 
 def test_the_work_of_a_trial_is_summed_up() -> None:
     refused = request(0, [], outcome=Outcome.REFUSED)
-    work = work_of([answer(10), answer(5, finish="eos_token"), answer(2, output_tokens=4), refused])
+    work = work_of(Requests([answer(10), answer(5, finish="eos_token"), answer(2, output_tokens=4), refused]))
     assert work == Work(
         requests=4, ok=3, output_tokens=19, asked_tokens=30, delivered=[pytest.approx(0.42), 0.5, pytest.approx(0.9)],
         finishes={"length": 2, "stop": 1},
     )  # fmt: skip
-    unasked = work_of([answer(10, None), answer(20)])
+    unasked = work_of(Requests([answer(10, None), answer(20)]))
     assert (unasked.asked_tokens, unasked.delivered) == (None, [11.0, 15.0, 19.0])
-    assert work_of([]) == Work()
-    assert work_of([refused]) == Work(requests=1)
+    assert work_of(Requests([])) == Work()
+    assert work_of(Requests([refused])) == Work(requests=1)
 
 
 def test_equal_work_is_equal() -> None:
@@ -76,7 +77,7 @@ def test_lengths_that_nobody_asked_for_are_compared_as_they_are() -> None:
 
 def test_what_may_be_chance_is_unclear_and_still_unequal() -> None:
     """One trial in four delivered half of the tokens."""
-    a, b = trials(*FULL), [*trials(*FULL, count=3), work_of([answer(4)] * 4)]
+    a, b = trials(*FULL), [*trials(*FULL, count=3), work_of(Requests([answer(4)] * 4))]
     comparison = compare_work("c=8", a, b, band=0.1, alpha=0.01)
     assert (comparison.judgement, comparison.is_equal) == (Judgement.UNCLEAR, False)
     assert compare_work("c=8", a[:1], b[3:], band=0.1, alpha=0.01).judgement is Judgement.WORSE, "single trials"
@@ -87,7 +88,7 @@ def test_quantiles_of_answers_that_vary_may_differ_by_chance() -> None:
     rest = [answer(20, 20)] * 40
 
     def side(*shortest: int) -> list[Work]:
-        return [work_of([*[answer(tokens, 20)] * 6, *rest]) for tokens in shortest]
+        return [work_of(Requests([*[answer(tokens, 20)] * 6, *rest])) for tokens in shortest]
 
     varied, fixed, other = side(4, 8, 8, 12), side(8, 8, 8, 8), side(6, 6, 6, 6)
     assert problems(varied, other) == []
@@ -98,7 +99,7 @@ def test_quantiles_of_answers_that_vary_may_differ_by_chance() -> None:
 def test_all_aspects_share_one_level() -> None:
     """Answers of 75 to 85 % against whole ones: p 0.006 in one of six aspects is chance at a level of 1 % for all."""
     a = trials(*[answer(20, 20)] * 4)
-    b = [work_of([answer(tokens, 20)] * 4) for tokens in (14, 16, 15, 17)]
+    b = [work_of(Requests([answer(tokens, 20)] * 4)) for tokens in (14, 16, 15, 17)]
     assert compare_work("c=8", a, b, band=0.1, alpha=0.01).judgement is Judgement.UNCLEAR
     assert compare_work("c=8", a, b, band=0.1, alpha=0.06).judgement is Judgement.WORSE
 

@@ -4,6 +4,7 @@ import pytest
 
 from bakeoff.results.findings import FindingCode, warning
 from bakeoff.results.records import Outcome, TelemetryRecord
+from bakeoff.results.requests import Requests
 from bakeoff.results.server_view import Fall, fall, tokens_disagree
 from tests.results.handmade import request
 from tests.results.readings import failed, reading
@@ -48,17 +49,17 @@ HUNDRED = [request(0, [1, 2], [50, 50])]
 
 @pytest.mark.parametrize("made", [99, 100, 101])
 def test_token_counts_that_agree_are_no_news(made: int):
-    assert tokens_disagree(marked(7, 7 + made), HUNDRED) is None
+    assert tokens_disagree(marked(7, 7 + made), Requests(HUNDRED)) is None
 
 
 @pytest.mark.parametrize("made", [50, 102])
 def test_an_engine_that_counted_other_tokens_than_the_client_is_a_warning(made: int):
-    assert tokens_disagree(marked(7, 7 + made), HUNDRED) == warning(
+    assert tokens_disagree(marked(7, 7 + made), Requests(HUNDRED)) == warning(
         FindingCode.COUNTERS_DISAGREE, engine_tokens=made, client_tokens=100
     )
 
 
 def test_where_one_count_is_not_known_nothing_is_said():
-    assert tokens_disagree([], HUNDRED) is None
-    assert tokens_disagree(marked(0, 500), []) is None
-    assert tokens_disagree(marked(0, 500), [*HUNDRED, request(0, outcome=Outcome.TIMEOUT)]) is None
+    assert tokens_disagree([], Requests(HUNDRED)) is None
+    assert tokens_disagree(marked(0, 500), Requests()) is None
+    assert tokens_disagree(marked(0, 500), Requests([*HUNDRED, request(0, outcome=Outcome.TIMEOUT)])) is None

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from bakeoff.results.records import TelemetryRecord, Window
+from bakeoff.results.requests import Requests
 from bakeoff.results.server_view import engine_page, fall, pages, readings, server_view
 from tests.results.readings import S, failed, histogram, reading
 
@@ -35,7 +36,7 @@ WINDOW = Window(round(0.5 * S), round(2.5 * S))
 
 
 def test_the_engine_has_the_sums_of_its_pages_and_the_means_of_shares() -> None:
-    values = server_view(TELEMETRY, [], WINDOW)
+    values = server_view(TELEMETRY, Requests(), WINDOW)
     assert values["server_output_tokens"].value == 50
     assert values["server_running_peak"].value == 8
     assert values["server_running_mean"].value == 5
@@ -47,7 +48,7 @@ def test_the_engine_has_the_sums_of_its_pages_and_the_means_of_shares() -> None:
 def test_each_page_is_read_like_the_only_one_of_an_engine() -> None:
     first, second = pages(TELEMETRY)
     assert [(page.label, page.kind) for page in (first, second)] == [("a:1", "server"), ("b:2", "server")]
-    of_second = server_view(second.records, [], WINDOW)
+    of_second = server_view(second.records, Requests(), WINDOW)
     assert of_second["server_output_tokens"].value == 30
     assert of_second["server_running_peak"].value == 5
     assert of_second["server_ttft_mean_s"].value == 2.0
@@ -72,7 +73,7 @@ def test_a_page_that_cannot_be_read_leaves_no_sum_and_is_named() -> None:
         at("server b:2", failed(0.1, "HTTP 404 at /metrics", "before")),
         at("server b:2", failed(3.1, "HTTP 404 at /metrics", "after")),
     ]
-    assert server_view(broken, [], WINDOW)["server_output_tokens"].reason == (
+    assert server_view(broken, Requests(), WINDOW)["server_output_tokens"].reason == (
         "its metrics page could not be read: b:2: HTTP 404 at /metrics"
     )
 
@@ -99,7 +100,7 @@ def test_prefill_and_decode_servers_each_count_for_their_part_of_a_request() -> 
         for t_s, mark in ((0, "before"), (3, "after"))
         for source, factor in (("prefill p:1", 1), ("decode d:2", 10))
     ]
-    values = server_view(telemetry, [], WINDOW)
+    values = server_view(telemetry, Requests(), WINDOW)
     assert values["server_prompt_tokens"].value == 100
     assert values["server_prefix_hit_share"].value == 0.5
     assert values["server_output_tokens"].value == 100

@@ -4,6 +4,7 @@ import pytest
 
 from bakeoff.results.metrics import Value
 from bakeoff.results.records import Outcome, Phase, RequestRecord, TelemetryRecord, Window
+from bakeoff.results.requests import Requests
 from bakeoff.results.server_view import ENGINE_FIGURES, PARTS, server_view
 from tests.results.handmade import request
 from tests.results.readings import S, failed, histogram, reading
@@ -16,7 +17,7 @@ TWO = [  # sent at 0 and 100 ms; TTFT from send 100 and 300 ms, E2E 500 and 1,50
 
 
 def view(telemetry: list[TelemetryRecord], requests: list[RequestRecord] | None = None) -> dict[str, Value]:
-    figures = server_view(telemetry, TWO if requests is None else requests, WINDOW)
+    figures = server_view(telemetry, Requests(TWO if requests is None else requests), WINDOW)
     assert list(figures) == list(ENGINE_FIGURES)
     return figures
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from bakeoff.results.statistics.clusters import Clusters
 from bakeoff.results.statistics.within import MIN_BLOCKS, own_interval
 
 
@@ -20,7 +21,7 @@ def queue(rng: np.random.Generator, count: int, memory: float) -> NDArray[np.flo
 
 
 def covered(samples: list[list[list[float]]]) -> float:
-    intervals = [own_interval(sample, 0.5) for sample in samples]
+    intervals = [own_interval(Clusters.of(sample), 0.5) for sample in samples]
     return sum(
         interval is not None and (interval.low or 0) <= 1 <= (interval.high or 0) for interval in intervals
     ) / len(intervals)
@@ -41,21 +42,23 @@ def test_tokens_of_an_answer_are_not_independent():
     ]
     assert covered(samples) >= 0.9
     widths = [
-        (interval.high or 0) - (interval.low or 0) for sample in samples if (interval := own_interval(sample, 0.5))
+        (interval.high or 0) - (interval.low or 0)
+        for sample in samples
+        if (interval := own_interval(Clusters.of(sample), 0.5))
     ]
     assert np.median(widths) == pytest.approx(2 * 1.96 * 1.25 * 0.2 / math.sqrt(60), rel=0.3)
 
 
 def test_equal_stretches_leave_no_doubt():
     """Each stretch holds 1, 2, 3: whichever stretches are drawn, the median is 2."""
-    interval = own_interval([[1.0, 2.0, 3.0]] * MIN_BLOCKS, 0.5)
+    interval = own_interval(Clusters.of([[1.0, 2.0, 3.0]] * MIN_BLOCKS), 0.5)
     assert interval is not None
     assert (interval.low, interval.centre, interval.high, interval.n) == (2.0, 2.0, 2.0, 60)
 
 
 def test_a_tail_is_less_certain_than_the_median():
     sample = [[value] for value in queue(np.random.default_rng(3), 2000, 0.0)]
-    median, tail = own_interval(sample, 0.5), own_interval(sample, 0.99)
+    median, tail = own_interval(Clusters.of(sample), 0.5), own_interval(Clusters.of(sample), 0.99)
     assert median is not None
     assert tail is not None
     assert tail.centre == pytest.approx(np.quantile(sample, 0.99))
@@ -64,11 +67,11 @@ def test_a_tail_is_less_certain_than_the_median():
 
 def test_requests_without_an_observation_count_for_nothing():
     full = [[1.0 + i / 100] for i in range(40)]
-    assert own_interval([*full[:20], [], *full[20:]], 0.5) == own_interval(full, 0.5)
-    assert own_interval(full[: MIN_BLOCKS - 1], 0.5) is None
-    assert own_interval([], 0.5) is None
+    assert own_interval(Clusters.of([*full[:20], [], *full[20:]]), 0.5) == own_interval(Clusters.of(full), 0.5)
+    assert own_interval(Clusters.of(full[: MIN_BLOCKS - 1]), 0.5) is None
+    assert own_interval(Clusters.of([]), 0.5) is None
 
 
 def test_the_same_trial_has_the_same_interval():
     sample = [[value] for value in queue(np.random.default_rng(4), 100, 0.3)]
-    assert own_interval(sample, 0.5) == own_interval(sample, 0.5)
+    assert own_interval(Clusters.of(sample), 0.5) == own_interval(Clusters.of(sample), 0.5)

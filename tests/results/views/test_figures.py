@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from bakeoff.results.records import Load, Outcome, Phase, RequestRecord, StreamEnd
+from bakeoff.results.requests import Requests
 from bakeoff.results.views import VIEWS, Log, MetricFamily, View
 from tests.results.handmade import MS
 
@@ -32,7 +33,7 @@ def answer(index: int = 0, at: float = 0, **changes: object) -> RequestRecord:
 
 
 def view(tool: str, *requests: RequestRecord, load: Load = OPEN) -> View:
-    return VIEWS[tool].view(Log(list(requests), 0, load))
+    return VIEWS[tool].view(Log(Requests(requests), 0, load))
 
 
 def values(tool: str, *requests: RequestRecord) -> dict[str, float | None]:

@@ -19,6 +19,7 @@ from bakeoff.results.compare.sides import Side, compared_value, select
 from bakeoff.results.findings import FindingCode
 from bakeoff.results.metrics import Absence
 from bakeoff.results.records import EngineDescription, Load, Outcome, Phase, RequestRecord, Verdict
+from bakeoff.results.requests import Requests
 from bakeoff.results.run.cells import Trial
 from bakeoff.results.statistics import Judgement
 from bakeoff.results.views import export_llmd
@@ -159,7 +160,7 @@ def test_the_load_is_what_was_sent(run: Run, reports: dict[str, dict[str, Any]])
 
 def with_requests(trial: Trial, **changes: Any) -> Trial:
     requests = [msgspec.structs.replace(request, **changes) for request in trial.requests]
-    return msgspec.structs.replace(trial, requests=requests)
+    return msgspec.structs.replace(trial, requests=Requests(requests))
 
 
 def test_later_turns_are_stated_and_unknown_prompts_are_not_invented(run: Run, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from bakeoff.results.records import Load, RequestRecord
+from bakeoff.results.requests import Requests
 from bakeoff.results.views import VIEWS, Figure, Log, MetricFamily
 
 FOLDER = Path(__file__).parents[1] / "views"
@@ -33,7 +34,7 @@ def kept() -> list[Kept]:
 
 
 def figures(tool: str, requests: list[RequestRecord]) -> dict[str, Figure]:
-    return VIEWS[tool].view(Log(requests, 0, Load(concurrency=4))).figures
+    return VIEWS[tool].view(Log(Requests(requests), 0, Load(concurrency=4))).figures
 
 
 def test_every_tool_is_kept_in_every_case() -> None:

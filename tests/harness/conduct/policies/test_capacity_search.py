@@ -24,6 +24,7 @@ from bakeoff.results.metrics import Absence, Value, absent
 from bakeoff.results.metrics.objectives import Violation, objectives
 from bakeoff.results.records import Load, Outcome, RequestRecord, Slo, TrialPlan, TrialRecord, Verdict, Window
 from bakeoff.results.report.search_lines import skip_text
+from bakeoff.results.requests import Requests
 from bakeoff.results.text.findings import sentence
 from bakeoff.results.units import NS_PER_S
 from tests.results.handmade import request, trial
@@ -284,7 +285,7 @@ def test_a_call_is_slow_where_an_agent_gets_fewer_tokens_a_second_than_the_bound
     failed = request(0, [100], ended=100, outcome=Outcome.TIMEOUT)
     given_up = request(0, [], ended=1000, outcome=Outcome.CANCELLED)
     window = Window(0, NS_PER_S)
-    (found,) = exceeded_by([*calls, failed, given_up], window, Slo(), objectives("interactivity_p90>20"))
+    (found,) = exceeded_by(Requests([*calls, failed, given_up]), window, Slo(), objectives("interactivity_p90>20"))
     assert (found.late, found.total) == (5, 7)
     assert found.allowed == pytest.approx(0.1)
 

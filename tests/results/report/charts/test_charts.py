@@ -64,8 +64,8 @@ class TestLanes:
 
     def test_in_flight_keeps_the_peaks(self) -> None:
         """[0, 10), [2, 4), [4, 10): the third takes the place of the second, so there are never 3."""
-        assert timeline.in_flight([(0, 10), (2, 4), (4, 10)], 0, 10, 5) == [1, 2, 2, 2, 2]
-        assert timeline.in_flight([(0, 10), (2, 3), (5, 9)], 0, 10, 2) == [2, 2]
+        assert timeline.in_flight(np.array([0, 2, 4]), np.array([10, 4, 10]), 0, 10, 5) == [1, 2, 2, 2, 2]
+        assert timeline.in_flight(np.array([0, 2, 5]), np.array([10, 3, 9]), 0, 10, 2) == [2, 2]
 
 
 class TestEcdf:

@@ -13,6 +13,7 @@ from bakeoff.results.report.charts.heatmap import BINS, SHADES, SLICES, Heat, co
 from bakeoff.results.report.charts.scales import Axis
 from bakeoff.results.report.sections.basis import basis_table
 from bakeoff.results.report.sections.over_time import first_tokens, later_tokens, time_panels
+from bakeoff.results.requests import Requests
 from bakeoff.results.run.cells import Trial
 from bakeoff.results.run.levels import levels_of
 from tests.results.handmade import request, trial
@@ -21,7 +22,8 @@ OBSERVED = st.lists(st.tuples(st.floats(0, 1e3), st.floats(1e-6, 1e3)), min_size
 
 
 def heat(pairs: list[tuple[float, float]]) -> Heat:
-    return Heat("an engine", 0, "TTFT", "requests", [t for t, _ in pairs], [value for _, value in pairs])
+    times, values = (np.array([pair[column] for pair in pairs]) for column in (0, 1))
+    return Heat("an engine", 0, "TTFT", "requests", times, values)
 
 
 def runs(svg: str) -> dict[int, int]:
@@ -89,9 +91,11 @@ def test_nothing_is_no_chart() -> None:
 def test_worked_by_hand() -> None:
     """Load on at 100 ms; tokens at 110, 150 (four of them) and 160 ms, the last outside of the window."""
     record = trial(Load(rate_per_s=1.0), issue_start=100, issue_end=155)
-    handmade_trial = Trial(record, [request(105, [110, 150, 160], [1, 4, 2])], [], {}, {}, {})
-    assert first_tokens(handmade_trial) == [(pytest.approx(0.01), pytest.approx(0.005))]
-    assert later_tokens(handmade_trial) == [(pytest.approx(0.05), pytest.approx(0.01))] * 4
+    handmade_trial = Trial(record, Requests([request(105, [110, 150, 160], [1, 4, 2])]), [], {}, {}, {})
+    (arrived_s,), (ttft_s,) = first_tokens(handmade_trial)
+    assert (arrived_s, ttft_s) == (pytest.approx(0.01), pytest.approx(0.005))
+    arrived_s, itl_s = later_tokens(handmade_trial)
+    assert (arrived_s.tolist(), itl_s.tolist()) == (pytest.approx([0.05] * 4), pytest.approx([0.01] * 4))
 
 
 def test_a_chart_counts_what_the_metrics_rest_on(demo: results.Run) -> None:

@@ -12,6 +12,7 @@ from bakeoff.results.report.charts.scatter import MAX_DOTS, Axes, Cloud, Middle,
 from bakeoff.results.report.sections import lengths
 from bakeoff.results.report.sections.batches import batch_figures, in_flight_at, running_at
 from bakeoff.results.report.sections.lengths import length_panels
+from bakeoff.results.requests import Requests
 from bakeoff.results.run.cells import Trial
 from tests.results.builders import SLOW, Sheet, build_run
 from tests.results.handmade import MS, request, trial
@@ -19,9 +20,12 @@ from tests.results.handmade import MS, request, trial
 FRAME = Axes("t", spread([1.0, 8.0], "requests in flight"), "↑ ITL", "tokens")
 
 
+NO_DOTS = np.empty((0, 2))
+
+
 def handmade(requests: list, telemetry: list[TelemetryRecord]) -> Trial:
     record = trial(Load(rate_per_s=1.0))
-    return Trial(record, requests, telemetry, {}, {}, {})
+    return Trial(record, Requests(requests), telemetry, {}, {}, {})
 
 
 def at(*times_ms: float) -> np.ndarray:
@@ -62,7 +66,7 @@ def test_a_reading_of_the_engine_holds_for_a_second() -> None:
 
 
 def test_bars_stand_in_for_dots() -> None:
-    cloud = Cloud("an engine", 1, [], [Middle(1, 0.01, 0.02, 0.03, 40), Middle(8, 0.02, 0.05, 0.06, 50)])
+    cloud = Cloud("an engine", 1, NO_DOTS, [Middle(1, 0.01, 0.02, 0.03, 40), Middle(8, 0.02, 0.05, 0.06, 50)])
     svg = scatter(FRAME, [cloud])
     assert svg.count('class="error"') == 2
     assert 'class="dots' not in svg
@@ -71,7 +75,7 @@ def test_bars_stand_in_for_dots() -> None:
 
 
 def test_dots_are_thinned_and_the_middles_are_not() -> None:
-    dots = [(float(i % 50), 0.01) for i in range(1_000)]
+    dots = np.array([(float(i % 50), 0.01) for i in range(1_000)])
     svg = scatter(FRAME, [Cloud("e", 0, dots, [Middle(3, 0.01, 0.01, 0.01, 1_000)])])
     (drawn,) = re.findall(r'<path d="([^"]+)" class="dots e0"', svg)
     assert drawn.count("h0") == 250 <= MAX_DOTS
@@ -79,7 +83,7 @@ def test_dots_are_thinned_and_the_middles_are_not() -> None:
 
 
 def test_nothing_is_no_chart() -> None:
-    assert scatter(FRAME, [Cloud("e", 0, [], [])]) == ""
+    assert scatter(FRAME, [Cloud("e", 0, NO_DOTS, [])]) == ""
 
 
 def test_a_wide_span_of_lengths_is_logarithmic() -> None:
@@ -128,7 +132,7 @@ def test_prompts_from_the_cache_are_rings(monkeypatch: pytest.MonkeyPatch) -> No
 
     def panel(*cached: int | None) -> lengths.LengthPanel:
         answered = [request(0, [100 + 10 * k], prompt_tokens=1_000, cached_tokens=n) for k, n in enumerate(cached)]
-        trials = [SimpleNamespace(answered=answered)]
+        trials = [SimpleNamespace(answered=Requests(answered))]
         (panel,) = length_panels(SimpleNamespace(valid_trials_of=lambda _: trials))  # type: ignore[arg-type]
         return panel
 

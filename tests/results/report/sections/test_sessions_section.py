@@ -15,6 +15,7 @@ from bakeoff.results.report.offline import fragment
 from bakeoff.results.report.sections.session_lanes import MAX_LANES, lane_figures
 from bakeoff.results.report.sections.sessions import SECTIONS
 from bakeoff.results.report.session_figures import ALL, session_table
+from bakeoff.results.requests import Requests
 
 FAST = VirtualEngine(service=PerToken(Fixed(0.2), Fixed(0.01)))
 SLOW = msgspec.structs.replace(FAST, slowdown=3.0, faults={Fault.HTTP_500: 0.05})
@@ -79,7 +80,7 @@ def test_of_many_sessions_evenly_spaced_ones_are_drawn(run: results.Run) -> None
         for request in trial.requests
         for copy in range(MAX_LANES)
     ]
-    many = msgspec.structs.replace(trial, requests=requests)
+    many = msgspec.structs.replace(trial, requests=Requests(requests))
     only = _OneTrial(run, many, level)
     (figure,) = lane_figures(only)  # type: ignore[arg-type]
     assert re.search(rf"{MAX_LANES} of \d\d+ sessions", figure.note)

@@ -1,0 +1,213 @@
+"""Columns of one kind of value, as numpy arrays in as few bits as hold them."""
+
+import itertools
+import types
+import typing
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+Ints = npt.NDArray[np.int64]
+UNKNOWN = np.iinfo(np.int64).min
+"""Stands for None in a column of integers."""
+
+
+def _narrowed(values: np.ndarray) -> np.ndarray:
+    """Integers of 64 bits in the fewest bits that hold all of them."""
+    if values.dtype != np.int64 or not len(values):
+        return values
+    low, high = int(values.min()), int(values.max())
+    for kind in (np.int8, np.int16, np.int32):
+        if np.iinfo(kind).min <= low and high <= np.iinfo(kind).max:
+            return values.astype(kind)
+    return values
+
+
+class Column:
+    """Values of one field; subclasses store a kind of value.
+
+    A column whose values are all the field's default takes no memory.
+    """
+
+    def __init__(self) -> None:
+        self._parts: list[np.ndarray] = []
+
+    def add(self, values: Sequence[Any]) -> None:
+        """Append values."""
+        self._parts.append(self._encoded(values))
+
+    def extend(self, other: "Column", rows: Ints) -> None:
+        """Append rows of another column of the same field."""
+        self._parts.append(other.array[rows])
+
+    @cached_property
+    def array(self) -> np.ndarray:
+        """All values, once nothing is added any more."""
+        joined = np.concatenate(self._parts) if self._parts else self._encoded([])
+        self._parts = []
+        return _narrowed(joined)
+
+    def values(self, rows: Ints) -> list[Any]:
+        """Values of rows, as in the records."""
+        raise NotImplementedError
+
+    def _encoded(self, values: Sequence[Any]) -> np.ndarray:
+        raise NotImplementedError
+
+
+class IntColumn(Column):
+    """Integers, or None."""
+
+    def values(self, rows: Ints) -> list[Any]:
+        """See :class:`Column`."""
+        taken = self.array[rows]
+        known = taken.tolist()
+        return [None if value == UNKNOWN else value for value in known] if (taken == UNKNOWN).any() else known
+
+    def _encoded(self, values: Sequence[Any]) -> np.ndarray:
+        return np.array([UNKNOWN if value is None else value for value in values], dtype=np.int64)
+
+
+class FloatColumn(Column):
+    """Numbers."""
+
+    def values(self, rows: Ints) -> list[Any]:
+        """See :class:`Column`."""
+        return self.array[rows].tolist()
+
+    def _encoded(self, values: Sequence[Any]) -> np.ndarray:
+        return np.array(values, dtype=np.float64)
+
+
+class CodeColumn(Column):
+    """One of few values, such as members of an enum.
+
+    Args:
+        choices: the values.
+    """
+
+    def __init__(self, choices: Sequence[Any]) -> None:
+        super().__init__()
+        self.choices = list(choices)
+        self._codes = {choice: code for code, choice in enumerate(self.choices)}
+
+    def values(self, rows: Ints) -> list[Any]:
+        """See :class:`Column`."""
+        return [self.choices[code] for code in self.array[rows].tolist()]
+
+    def _encoded(self, values: Sequence[Any]) -> np.ndarray:
+        return np.array([self._codes[value] for value in values], dtype=np.int8)
+
+
+class ManyColumn(Column):
+    """Several items for each request, behind one another; the array has their numbers, -1 for None."""
+
+    item_type: ClassVar[type[np.generic]]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._items: list[np.ndarray] = []
+
+    @cached_property
+    def items(self) -> np.ndarray:
+        """All items, once nothing is added any more."""
+        joined = np.concatenate(self._items) if self._items else np.empty(0, self.item_type)
+        self._items = []
+        return _narrowed(joined)
+
+    @cached_property
+    def counts(self) -> Ints:
+        """Items of each request; 0 for None."""
+        return np.maximum(self.array, 0).astype(np.int64)
+
+    @cached_property
+    def starts(self) -> Ints:
+        """The place of each request's first item."""
+        return np.cumsum(self.counts) - self.counts
+
+    def gathered(self, rows: Ints) -> np.ndarray:
+        """The items of rows, one row after another."""
+        if len(rows) == len(self.array) and (np.diff(rows) == 1).all():
+            return self.items
+        starts, counts = self.starts[rows], self.counts[rows]
+        places = np.repeat(starts - (np.cumsum(counts) - counts), counts) + np.arange(int(counts.sum()))
+        return self.items[places]
+
+    def extend(self, other: Column, rows: Ints) -> None:
+        """See :class:`Column`."""
+        super().extend(other, rows)
+        assert isinstance(other, ManyColumn)
+        self._items.append(other.gathered(rows))
+
+    def _add_items(self, counts: Sequence[int], items: np.ndarray) -> None:
+        self._parts.append(np.array(counts, dtype=np.int32))
+        self._items.append(items)
+
+    def _encoded(self, values: Sequence[Any]) -> np.ndarray:
+        return np.zeros(len(values), dtype=np.int32)
+
+
+class TextColumn(ManyColumn):
+    """Texts or None, in UTF-8."""
+
+    item_type = np.uint8
+
+    def add(self, values: Sequence[Any]) -> None:
+        """See :class:`Column`."""
+        encoded = [b"" if value is None else value.encode("utf-8", "surrogatepass") for value in values]
+        counts = [-1 if value is None else len(own) for value, own in zip(values, encoded, strict=True)]
+        self._add_items(counts, np.frombuffer(b"".join(encoded), dtype=np.uint8))
+
+    def values(self, rows: Ints) -> list[Any]:
+        """See :class:`Column`."""
+        data = self.gathered(rows).tobytes()
+        counts = self.array[rows]
+        ends = np.cumsum(self.counts[rows]).tolist()
+        return [
+            None if count < 0 else data[end - count : end].decode("utf-8", "surrogatepass")
+            for end, count in zip(ends, counts.tolist(), strict=True)
+        ]
+
+
+class ListColumn(ManyColumn):
+    """Lists of integers, or None.
+
+    Args:
+        make: list or tuple.
+    """
+
+    item_type = np.int64
+
+    def __init__(self, make: Callable[[list[int]], Any] = list) -> None:
+        super().__init__()
+        self._make = make
+
+    def add(self, values: Sequence[Any]) -> None:
+        """See :class:`Column`."""
+        counts = [-1 if value is None else len(value) for value in values]
+        present = itertools.chain.from_iterable(value for value in values if value is not None)
+        self._add_items(counts, np.fromiter(present, np.int64, sum(max(0, count) for count in counts)))
+
+    def values(self, rows: Ints) -> list[Any]:
+        """See :class:`Column`."""
+        items, make = self.gathered(rows).tolist(), self._make
+        ends = np.cumsum(self.counts[rows]).tolist()
+        counts = self.array[rows].tolist()
+        return [None if count < 0 else make(items[end - count : end]) for end, count in zip(ends, counts, strict=True)]
+
+
+def column_for(annotation: Any) -> Column:  # noqa: ANN401  (a type)
+    """An empty column for the values of a field with this annotation."""
+    parts = typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
+    kinds = [part for part in parts if part is not type(None)]
+    kind, is_optional = kinds[0], len(kinds) < len(parts)
+    if typing.get_origin(kind) in {list, tuple}:
+        return ListColumn(typing.get_origin(kind))
+    if kind is bool or issubclass(kind, StrEnum):
+        choices = (False, True) if kind is bool else tuple(kind)
+        return CodeColumn((*choices, None) if is_optional else choices)
+    return {int: IntColumn, float: FloatColumn, str: TextColumn}[kind]()
