@@ -3,6 +3,7 @@
 import itertools
 import types
 import typing
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from functools import cached_property
@@ -27,7 +28,7 @@ def _narrowed(values: np.ndarray) -> np.ndarray:
     return values
 
 
-class Column:
+class Column(ABC):
     """Values of one field; subclasses store a kind of value.
 
     A column whose values are all the field's default takes no memory.
@@ -51,12 +52,13 @@ class Column:
         self._parts = []
         return _narrowed(joined)
 
+    @abstractmethod
     def values(self, rows: Ints) -> list[Any]:
         """Values of rows, as in the records."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _encoded(self, values: Sequence[Any]) -> np.ndarray:
-        raise NotImplementedError
+        """Values as this kind of column stores them."""
 
 
 class IntColumn(Column):

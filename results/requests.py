@@ -29,6 +29,11 @@ _SLICE = 4096
 _T = TypeVar("_T")
 
 
+def inside(times_ns: npt.NDArray[np.integer[Any]], window: Window) -> Flags:
+    """Whether times lie within a window; its end does not."""
+    return (times_ns >= window.start_ns) & (times_ns < window.end_ns)
+
+
 _ANNOTATIONS = typing.get_type_hints(RequestRecord)
 _FIELDS = {field.name: field for field in msgspec.structs.fields(RequestRecord)}
 _REQUIRED = frozenset(name for name, field in _FIELDS.items() if field.required)
@@ -288,8 +293,7 @@ class Requests(Sequence[RequestRecord]):
 
     def planned_inside(self, window: Window) -> "Requests":
         """Those planned within a window."""
-        planned_ns = self.ints("planned_ns")
-        return self.take((planned_ns >= window.start_ns) & (planned_ns < window.end_ns))
+        return self.take(inside(self.ints("planned_ns"), window))
 
     @property
     def placed(self) -> Flags:

@@ -43,7 +43,7 @@ from bakeoff.results.records import (
     Window,
     WindowKind,
 )
-from bakeoff.results.requests import Flags, Requests
+from bakeoff.results.requests import Flags, Requests, inside
 from bakeoff.results.server_view import fall, readings, tokens_disagree
 from bakeoff.results.units import NS_PER_S
 
@@ -505,9 +505,8 @@ def _uncalibrated(evidence: Evidence, measured: Requests) -> Iterator[Finding]:
     error = evidence.client_error
     if error is None or evidence.window.length_s <= 0:
         return
-    times_ns, window = measured.chunks.reads.ns, evidence.window
-    chunks = int(((times_ns >= window.start_ns) & (times_ns < window.end_ns)).sum())
-    rate = chunks / window.length_s
+    chunks = int(inside(measured.chunks.reads.ns, evidence.window).sum())
+    rate = chunks / evidence.window.length_s
     if rate > _MAX_PACE_RATIO * error.chunks_per_s:
         yield warning(
             FindingCode.UNCALIBRATED_PACE, calibrated_chunks_per_s=error.chunks_per_s, trial_chunks_per_s=rate

@@ -6,11 +6,9 @@ latency, so p90 is the rate of a slow request. Failed requests are left out.
 
 from collections.abc import Callable
 
-import numpy as np
-
 from bakeoff.results.metric import Better, Role, Unit
 from bakeoff.results.metrics import latency
-from bakeoff.results.metrics.declaration import Needs, TrialData, TrialMetric
+from bakeoff.results.metrics.declaration import Needs, TrialData, TrialMetric, known
 from bakeoff.results.metrics.percentiles import percentile
 from bakeoff.results.metrics.values import Value, absent
 from bakeoff.results.requests import Floats
@@ -18,8 +16,7 @@ from bakeoff.results.requests import Floats
 
 def _latencies_s(data: TrialData) -> Floats:
     """Normalised latency of each successful request planned in the window."""
-    values_s = latency.normalized_latency_s(data.inside.ok)
-    return values_s[~np.isnan(values_s)]
+    return known(latency.normalized_latency_s(data.inside.ok))
 
 
 def _why_absent(data: TrialData) -> str | None:

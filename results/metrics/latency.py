@@ -15,7 +15,7 @@ from bakeoff.results.metric import Role
 from bakeoff.results.metrics.declaration import Latency, TrialData
 from bakeoff.results.metrics.kinds import first_visible_ns, why_no_reasoning
 from bakeoff.results.records import Window
-from bakeoff.results.requests import Floats, Narrow, Places, Requests
+from bakeoff.results.requests import Floats, Narrow, Places, Requests, inside
 from bakeoff.results.units import NS_PER_S
 
 
@@ -90,6 +90,11 @@ class Gaps(NamedTuple):
     end_ns: Ints
     owners: Places
 
+    @property
+    def token_s(self) -> Floats:
+        """One value for each token: its gap, divided over the tokens that the gap delivered."""
+        return np.repeat(self.seconds / np.maximum(1, self.tokens), self.tokens)
+
 
 def chunk_gaps_s(requests: Requests, window: Window | None = None) -> tuple[Floats, Places]:
     """Gaps between consecutive token-bearing chunks that end within ``window``, and the position of their request."""
@@ -104,8 +109,8 @@ def itl_s(requests: Requests, window: Window | None = None) -> tuple[Floats, Pla
         one value for each token, and the position of its request.
     """
     gaps = gaps_of(requests, window)
-    tokens = np.where(requests.placed[gaps.owners], gaps.tokens, 0)
-    return np.repeat(gaps.seconds / np.maximum(1, tokens), tokens), np.repeat(gaps.owners, tokens)
+    gaps = gaps._replace(tokens=np.where(requests.placed[gaps.owners], gaps.tokens, 0))
+    return gaps.token_s, np.repeat(gaps.owners, gaps.tokens)
 
 
 def per_token(spans_s: Floats, tokens: Ints) -> Floats:
@@ -122,7 +127,7 @@ def gaps_of(requests: Requests, window: Window | None = None) -> Gaps:
     reads = requests.chunks.reads
     is_gap = np.diff(reads.request) == 0
     if window is not None:
-        is_gap &= (reads.ns[1:] >= window.start_ns) & (reads.ns[1:] < window.end_ns)
+        is_gap &= inside(reads.ns[1:], window)
     lengths_s = np.diff(reads.ns)[is_gap] / NS_PER_S
     return Gaps(lengths_s, reads.tokens[1:][is_gap], reads.ns[1:][is_gap], reads.request[1:][is_gap])
 

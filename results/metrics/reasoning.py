@@ -16,7 +16,7 @@ from bakeoff.results.metrics.latency import per_token
 from bakeoff.results.metrics.throughput import per_second
 from bakeoff.results.metrics.values import Value, absent
 from bakeoff.results.records import Window
-from bakeoff.results.requests import Flags, Floats, Requests
+from bakeoff.results.requests import Flags, Floats, Requests, inside
 from bakeoff.results.units import NS_PER_S
 
 
@@ -49,8 +49,7 @@ def reasoning_tokens(requests: Requests) -> Ints:
 def visible_tokens_inside(requests: Requests, window: Window) -> int:
     """Number of visible tokens that arrived within the window."""
     chunks = requests.chunks
-    is_inside = (chunks.ns >= window.start_ns) & (chunks.ns < window.end_ns)
-    return int(chunks.tokens[is_inside & ~requests.is_reasoning].sum())
+    return int(chunks.tokens[inside(chunks.ns, window) & ~requests.is_reasoning].sum())
 
 
 def _pace_s(requests: Requests, is_wanted: Flags) -> Floats:

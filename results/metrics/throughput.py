@@ -14,7 +14,7 @@ from bakeoff.results.metrics.declaration import Needs, ShareOf, TrialData, Trial
 from bakeoff.results.metrics.prefix_cache import prompt_tokens
 from bakeoff.results.metrics.values import Value, absent
 from bakeoff.results.records import Slo, Window
-from bakeoff.results.requests import Flags, Floats, Requests
+from bakeoff.results.requests import Flags, Floats, Requests, inside
 
 _EMPTY = "the window is empty"
 NO_SLO = "the experiment sets no SLO"
@@ -23,7 +23,7 @@ NO_SLO = "the experiment sets no SLO"
 
 def ended_inside(requests: Requests, window: Window) -> Floats:
     """1 for each successful request whose last token arrived within the window, else 0."""
-    return (requests.is_ok & _inside(requests.chunks.last_ns, window)).astype(np.float64)
+    return (requests.is_ok & inside(requests.chunks.last_ns, window)).astype(np.float64)
 
 
 def share_inside(requests: Requests, window: Window) -> Floats:
@@ -33,11 +33,7 @@ def share_inside(requests: Requests, window: Window) -> Floats:
     lasted = answered & (end_ns > start_ns)
     length_ns = np.where(lasted, end_ns - start_ns, 1)
     shares = np.maximum(0, np.minimum(end_ns, window.end_ns) - np.maximum(start_ns, window.start_ns)) / length_ns
-    return np.where(lasted, shares, answered & _inside(start_ns, window))
-
-
-def _inside(times_ns: Ints, window: Window) -> Flags:
-    return (times_ns >= window.start_ns) & (times_ns < window.end_ns)
+    return np.where(lasted, shares, answered & inside(start_ns, window))
 
 
 def output_tokens_per_s(requests: Requests, window: Window) -> Value:
@@ -117,7 +113,7 @@ def attainment(planned: Requests, slo: Slo) -> Value:
 def tokens_inside(requests: Requests, window: Window) -> int:
     """Number of tokens that arrived within the window."""
     chunks = requests.chunks
-    return int(chunks.tokens[_inside(chunks.ns, window)].sum())
+    return int(chunks.tokens[inside(chunks.ns, window)].sum())
 
 
 def _weighted_prompts(requests: Requests, window: Window, share_of: ShareOf, cached: Ints | int = 0) -> Value:

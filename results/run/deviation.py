@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 
 import msgspec
-import numpy as np
 
+from bakeoff.results.metrics.declaration import known
 from bakeoff.results.metrics.latency import e2e_s
 from bakeoff.results.records import Verdict
 from bakeoff.results.run.cells import Trial, key_of
@@ -64,9 +64,9 @@ def deviation_of(profiled: Trial, finished: Sequence[Trial]) -> Deviation | None
         if key_of(trial.record) == key_of(profiled.record) and trial.record.verdict is Verdict.VALID
     ]
     deviations = [
-        Deviation(figure, statistics.fmean(known), value, len(known))
+        Deviation(figure, statistics.fmean(values), value, len(values))
         for figure, of_trial in _FIGURES.items()
-        if (known := [own for trial in measured if (own := of_trial(trial))]) and (value := of_trial(profiled))
+        if (values := [own for trial in measured if (own := of_trial(trial))]) and (value := of_trial(profiled))
     ]
     large = [deviation for deviation in deviations if abs(deviation.ratio - 1) > MAX_DEVIATION]
     return max(large, key=lambda deviation: abs(math.log(deviation.ratio)), default=None)
@@ -77,9 +77,8 @@ def _output_rate(trial: Trial) -> float | None:
 
 
 def _mean_e2e_s(trial: Trial) -> float | None:
-    latencies_s = e2e_s(trial.answered)
-    known_s = latencies_s[~np.isnan(latencies_s)]
-    return float(known_s.mean()) if len(known_s) else None
+    latencies_s = known(e2e_s(trial.answered))
+    return float(latencies_s.mean()) if len(latencies_s) else None
 
 
 _FIGURES: dict[Figure, Callable[[Trial], float | None]] = {

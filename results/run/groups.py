@@ -9,6 +9,7 @@ import numpy as np
 
 from bakeoff.results.columns import Ints
 from bakeoff.results.metrics import Value
+from bakeoff.results.metrics.declaration import known
 from bakeoff.results.metrics.prefix_cache import prompt_tokens
 from bakeoff.results.metrics.requests import prompt_lengths
 from bakeoff.results.metrics.trial import request_metrics
@@ -65,7 +66,7 @@ def by_model(run: Run) -> list[RequestGroup]:
 def by_address(run: Run) -> list[RequestGroup]:
     """The groups of addresses, in the order of the experiment; none if every engine gets its requests at one."""
     descriptions = [trial.record.engine_description for trial in run.finished]
-    labels = dict.fromkeys(each.label for known in descriptions if known for each in known.addresses)
+    labels = dict.fromkeys(each.label for description in descriptions if description for each in description.addresses)
     order = {label: number for number, label in enumerate(labels)}
 
     def names_of(requests: Requests) -> list[Name | None]:
@@ -140,15 +141,14 @@ def _grouped(run: Run, name_of: NameOf) -> Iterator[RequestGroup]:
 
 def _codes(names: Iterable[Name | None]) -> tuple[Ints, list[Name]]:
     """The number of each request's name, -1 for None, and the names."""
-    known: dict[Name, int] = {}
-    codes = [-1 if name is None else known.setdefault(name, len(known)) for name in names]
-    return np.array(codes, dtype=np.int64), list(known)
+    numbers: dict[Name, int] = {}
+    codes = [-1 if name is None else numbers.setdefault(name, len(numbers)) for name in names]
+    return np.array(codes, dtype=np.int64), list(numbers)
 
 
 def _group(engine: str, level: str, name: str, trials: Sequence[Requests]) -> RequestGroup:
     requests = Requests.joined(trials)
-    lengths = prompt_lengths(requests)
-    known = lengths[~np.isnan(lengths)]
+    lengths = known(prompt_lengths(requests))
     prompts = prompt_tokens(requests)
     return RequestGroup(
         engine=engine,
@@ -156,7 +156,7 @@ def _group(engine: str, level: str, name: str, trials: Sequence[Requests]) -> Re
         name=name,
         requests=len(requests),
         failed=int(requests.has_failed.sum()),
-        prompt_tokens=float(np.median(known)) if len(known) else None,
+        prompt_tokens=float(np.median(lengths)) if len(lengths) else None,
         cached_share=prompts.cached / prompts.total if prompts and prompts.total else None,
         output_tokens=int(requests.chunks.tokens.sum()),
         metrics=request_metrics(requests, Slo()),

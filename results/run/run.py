@@ -441,12 +441,12 @@ def _request_frame(plan: TrialPlan | TrialRecord, verdict: str | None, requests:
         "repeat": plan.repeat, "verdict": verdict,
     }  # fmt: skip
     columns: dict[str, Any] = {name: [value] * len(requests) for name, value in fixed.items()}
-    columns |= {name: requests.values(name) for name in ("index", "phase", "session", "turn", "agent", "address")}
     columns |= {
         name: requests.values(name)
         for name in (
-            "outcome", "planned_ns", "sent_ns", "ended_ns", "prompt_tokens", "cached_tokens", "output_tokens",
-            "reasoning_tokens", "hidden_tokens", "image_tokens", "model", "is_right",
+            "index", "phase", "session", "turn", "agent", "address", "outcome", "planned_ns", "sent_ns", "ended_ns",
+            "prompt_tokens", "cached_tokens", "output_tokens", "reasoning_tokens", "hidden_tokens", "image_tokens",
+            "model", "is_right",
         )
     }  # fmt: skip
     columns["chunks"] = requests.chunks.counts

@@ -4,8 +4,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 
 import msgspec
-import numpy as np
 
+from bakeoff.results.metrics.declaration import known
 from bakeoff.results.metrics.latency import pooled_tpot_s, ttft_from_send_s
 from bakeoff.results.metrics.values import Value, absent
 from bakeoff.results.records import TelemetryRecord, Window
@@ -159,5 +159,5 @@ def _client(answered: Requests) -> dict[str, Value]:
 
 
 def _mean(values: Floats) -> Value:
-    known = values[~np.isnan(values)]
-    return Value(float(known.mean())) if len(known) else absent("no request ended ok")
+    found = known(values)
+    return Value(float(found.mean())) if len(found) else absent("no request ended ok")

@@ -81,7 +81,7 @@ def timeline(title: str, trial: Trial, colour: str, limits: Limits) -> Drawn:
     throttled = throttling_of(trial.telemetry, start, end)
     tops = list(accumulate((track.height for track in tracks), initial=floor + _MARGIN))
     bottom = tops[-1] - _MARGIN + (throttled.height if throttled else 0)
-    sample = list(zip(requests[::every], lanes[::every], strict=True))
+    sample = list(zip(requests[::every], lanes[::every], stops[::every].tolist(), strict=True))
     parts = [
         _window(trial, x, bottom),
         *_time_axis(x, bottom),
@@ -93,7 +93,7 @@ def timeline(title: str, trial: Trial, colour: str, limits: Limits) -> Drawn:
     height = bottom + 34
     description = f"{len(requests)} requests over {duration_text((end - start) / NS_PER_S)}."
     svg = chart(title, description, WIDTH, height, *parts, class_="timeline", data_lane=f"{_TOP} {num(step)}")
-    return Drawn(svg, [_hint(request, lane, x) for request, lane in sample], every)
+    return Drawn(svg, [_hint(request, lane, end_ns, x) for request, lane, end_ns in sample], every)
 
 
 def lanes_of(spans: Sequence[tuple[int, int]]) -> list[int]:
@@ -133,12 +133,8 @@ def in_flight(begun: Ints, ended: Ints, start: int, end: int, bins: int) -> list
     return peaks
 
 
-def _end_ns(request: RequestRecord) -> int:
-    """End of the bar: the last token, or the end of the exchange if the request failed."""
-    return int(_ends_ns(Requests([request]))[0])
-
-
 def _ends_ns(requests: Requests) -> Ints:
+    """End of each bar: the last token, or the end of the exchange if the request failed."""
     chunks = requests.chunks
     return np.where(requests.is_ok & (chunks.counts > 0), chunks.last_ns, requests.ints("ended_ns"))
 
@@ -171,12 +167,18 @@ def _time_axis(x: Axis, bottom: float) -> list[Markup]:
     return parts
 
 
-def _bars(sample: Sequence[tuple[RequestRecord, int]], x: Axis, step: float) -> list[Markup]:
-    """All bars as one path per kind, which keeps long trials small."""
+def _bars(sample: Sequence[tuple[RequestRecord, int, int]], x: Axis, step: float) -> list[Markup]:
+    """All bars as one path per kind, which keeps long trials small.
+
+    Args:
+        sample: a request, its lane and the end of its bar.
+        x: the axis of times.
+        step: height of a lane.
+    """
     paths: dict[str, list[str]] = {"wait": [], "decode": [], "warm": [], "failed": [], "first": []}
-    for request, lane in sample:
+    for request, lane, end_ns in sample:
         y = _TOP + (lane + 0.5) * step
-        planned, end = x.at(request.planned_ns), x.at(_end_ns(request))
+        planned, end = x.at(request.planned_ns), x.at(end_ns)
         first = x.at(request.chunk_ns[0]) if request.chunk_ns else end
         if request.phase is Phase.WARMUP:
             paths["warm"].append(_bar(planned, end, y))
@@ -198,12 +200,11 @@ def _bar(start: float, end: float, y: float) -> str:
     return f"M{num(start)} {num(y)}H{num(max(end, start + 0.5))}"
 
 
-def _hint(request: RequestRecord, lane: int, x: Axis) -> Bar:
-    planned, end = request.planned_ns, _end_ns(request)
+def _hint(request: RequestRecord, lane: int, end_ns: int, x: Axis) -> Bar:
     return Bar(
         lane=lane,
-        left=round(x.at(planned), 1),
-        right=round(x.at(end), 1),
+        left=round(x.at(request.planned_ns), 1),
+        right=round(x.at(end_ns), 1),
         index=request.index,
         text=_request_text(request),
     )

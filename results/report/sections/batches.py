@@ -100,7 +100,7 @@ def _observed(run: Run, cells: Sequence[Cell], batch: Batch) -> tuple[np.ndarray
     for trial in (trial for cell in cells for trial in run.valid_trials_of(cell)):
         gaps = gaps_of(trial.answered)
         sizes.append(np.repeat(batch.sizes_at(trial, gaps.end_ns), gaps.tokens))
-        values.append(np.repeat(gaps.seconds / np.maximum(1, gaps.tokens), gaps.tokens))
+        values.append(gaps.token_s)
     x, y = np.concatenate(sizes), np.concatenate(values)
     is_known = ~np.isnan(x)
     return x[is_known], y[is_known]

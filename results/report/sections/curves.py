@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
-import numpy as np
 from markupsafe import Markup
 
 from bakeoff.results.metrics import latency
+from bakeoff.results.metrics.declaration import known
 from bakeoff.results.report.charts.ecdf import Sample, ecdf
 from bakeoff.results.report.charts.frontier import ARRIVALS, GOODPUT, Point, Series, frontier
 from bakeoff.results.report.section import Section
@@ -24,8 +24,7 @@ Observe = Callable[[Trial], Floats]
 
 def _per_request(measure: Callable[[Requests], Floats]) -> Observe:
     def observe(trial: Trial) -> Floats:
-        values = measure(trial.answered)
-        return values[~np.isnan(values)]
+        return known(measure(trial.answered))
 
     return observe
 

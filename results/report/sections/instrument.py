@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 
 from bakeoff.results.metrics import Unit, latency
+from bakeoff.results.metrics.declaration import known
 from bakeoff.results.metrics.percentiles import percentile
 from bakeoff.results.report.charts.svg import engine_class
 from bakeoff.results.report.clients import error_of, uncalibrated_text
@@ -45,8 +46,7 @@ def lag_rows(run: Run) -> list[LagRow]:
     for level in levels_of(run):
         for cell in level.cells:
             valid = run.valid_trials_of(cell)
-            lags = np.concatenate([np.empty(0), *(latency.send_lag_s(trial.inside) for trial in valid)])
-            lags = lags[~np.isnan(lags)]
+            lags = known(np.concatenate([np.empty(0), *(latency.send_lag_s(trial.inside) for trial in valid)]))
             ttft = cell.intervals.get("ttft_p50_s")
             colour = engine_class(engines.index(cell.engine))
             row = _row(cell.engine, colour, level.title, lags, ttft.centre if ttft else None)

@@ -61,7 +61,7 @@ def later_tokens(trial: Trial) -> Observations:
     """Arrival and ITL in seconds, of every token after the first chunk that arrived in the window."""
     gaps = gaps_of(trial.load, trial.window)
     arrived_s = (gaps.end_ns - trial.record.issue_start_ns) / NS_PER_S
-    return np.repeat(arrived_s, gaps.tokens), np.repeat(gaps.seconds / np.maximum(1, gaps.tokens), gaps.tokens)
+    return np.repeat(arrived_s, gaps.tokens), gaps.token_s
 
 
 _LATENCIES = (Latency("TTFT", "requests", first_tokens), Latency("ITL", "tokens", later_tokens))

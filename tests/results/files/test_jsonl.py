@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from bakeoff.results.errors import NotWritable, RunUnreadable
-from bakeoff.results.files.jsonl import Appender, Log, read_after, read_log
+from bakeoff.results.files.jsonl import Appender, Log, read_after, read_log, whole_records
 from bakeoff.results.records import TelemetryRecord
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -202,3 +202,21 @@ def test_a_line_of_any_damage_is_refused_before_the_last_and_torn_at_the_end(tmp
         read_after(path, TelemetryRecord, 0)
     path.write_bytes(good + line + b"\n")
     assert read_log(path, TelemetryRecord).torn_bytes == len(line) + 1
+
+
+@pytest.mark.parametrize("size", [1, 7, 45, 46, 100, 4096])
+def test_a_file_of_many_blocks_is_read_whole_and_its_damaged_line_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    monkeypatch.setattr("bakeoff.results.files.jsonl._SLICE", size)
+    path = tmp_path / "requests.jsonl"
+    records = [TelemetryRecord(t_ns, "host", {}) for t_ns in range(8, 13)]
+    write(path, records)
+    assert list(whole_records(path, TelemetryRecord, None)) == records
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:3], b"{\n", *lines[4:]]))
+    with pytest.raises(RunUnreadable, match=r"requests\.jsonl: line 4 is damaged"):
+        list(whole_records(path, TelemetryRecord, None))
+    path.write_bytes(b"".join(lines)[:-1])
+    with pytest.raises(RunUnreadable, match=r"requests\.jsonl ends within a line"):
+        list(whole_records(path, TelemetryRecord, None))
