@@ -17,6 +17,7 @@ import torch
 import triton
 import triton.language as tl
 
+from bakeoff.reference_engine.kernels.invariant_products import product_tile
 from bakeoff.reference_engine.kernels.operands import require_packed
 
 _GROUP = 8  # tiles of rows whose programs are neighbours, so that they find tiles of a matrix in the L2 cache
@@ -176,21 +177,10 @@ def _multiply(
         is_output = output < OUTPUTS
         # Past the last output, that one is loaded again and not stored.
         loaded = expert.to(tl.int64) * OUTPUTS + tl.minimum(output, OUTPUTS - 1)
-        inputs = tl.arange(0, TILE_INPUTS)
-        matrix = weights + loaded[:, None] * INPUTS + inputs[None, :]
-        values = rows + source[:, None] * INPUTS + inputs[None, :]
-        total = tl.zeros((TILE_OUTPUTS, TILE_ROWS), tl.float32)
-        for first_input in range(0, INPUTS, TILE_INPUTS):
-            if INPUTS % TILE_INPUTS == 0:
-                tile = tl.load(matrix + first_input)
-                part = tl.load(values + first_input, mask=is_row[:, None], other=0.0)
-            else:
-                is_input = inputs[None, :] < INPUTS - first_input
-                tile = tl.load(matrix + first_input, mask=is_input, other=0.0)
-                part = tl.load(values + first_input, mask=is_row[:, None] & is_input, other=0.0)
-            total = tl.dot(tile, tl.trans(part), total, input_precision="tf32x3")
-        if HAS_BIAS:
-            total += tl.load(bias + loaded).to(tl.float32)[:, None]
+        total = product_tile(
+            weights + loaded * INPUTS, rows + source * INPUTS, is_row, bias + loaded,
+            INPUTS, TILE_INPUTS, HAS_BIAS,
+        )  # fmt: skip
         stored = is_output[:, None] & is_row[None, :]
         tl.store(out + target[None, :] * OUTPUTS + output[:, None], total.to(out.dtype.element_ty), mask=stored)
 

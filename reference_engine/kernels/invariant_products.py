@@ -7,7 +7,7 @@ interpreter.
 """
 
 # Kernels are written as Triton's users know them, and its decorator hides their types.
-# ruff: noqa: ANN001, ANN202, N803, N806, PLR0917
+# ruff: noqa: ANN001, ANN201, ANN202, N803, N806, PLR0917
 # pyright: basic, reportMissingImports=false, reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false
 # pyright: reportAttributeAccessIssue=false, reportGeneralTypeIssues=false, reportIndexIssue=false
 
@@ -56,6 +56,30 @@ def multiply_invariantly(
     return out
 
 
+@triton.jit
+def product_tile(matrix, rows, is_row, bias, INPUTS: tl.constexpr, TILE_INPUTS: tl.constexpr, HAS_BIAS: tl.constexpr):
+    """Sums over the inputs in their order, plus a bias: float32 [outputs, rows].
+
+    `matrix` and `bias` [outputs] point to the first weight and the bias of each output, `rows` [rows] to the first
+    input of each row. Where `is_row` [rows] is false, the inputs count as 0.
+    """
+    inputs = tl.arange(0, TILE_INPUTS)
+    weights, values = matrix[:, None] + inputs[None, :], rows[:, None] + inputs[None, :]
+    total = tl.zeros((matrix.shape[0], rows.shape[0]), tl.float32)
+    for first in range(0, INPUTS, TILE_INPUTS):
+        if INPUTS % TILE_INPUTS == 0:
+            tile = tl.load(weights + first)
+            part = tl.load(values + first, mask=is_row[:, None], other=0.0)
+        else:
+            is_input = inputs[None, :] < INPUTS - first
+            tile = tl.load(weights + first, mask=is_input, other=0.0)
+            part = tl.load(values + first, mask=is_row[:, None] & is_input, other=0.0)
+        total = tl.dot(tile, tl.trans(part), total, input_precision="tf32x3")
+    if HAS_BIAS:
+        total += tl.load(bias).to(tl.float32)[:, None]
+    return total
+
+
 @triton.jit(do_not_specialize=["count"])
 def _multiply(
     out, rows, weight, bias, count,
@@ -73,20 +97,8 @@ def _multiply(
     is_row, is_output = row < count, output < OUTPUTS
     row = row.to(tl.int64)
     loaded = tl.minimum(output, OUTPUTS - 1)  # past the last output, that one is loaded again and not stored
-    inputs = tl.arange(0, TILE_INPUTS)
-    weights = weight + loaded.to(tl.int64)[:, None] * INPUTS + inputs[None, :]
-    values = rows + row[:, None] * INPUTS + inputs[None, :]
-    total = tl.zeros((TILE_OUTPUTS, TILE_ROWS), tl.float32)
-    for first in range(0, INPUTS, TILE_INPUTS):
-        if INPUTS % TILE_INPUTS == 0:
-            tile = tl.load(weights + first)
-            part = tl.load(values + first, mask=is_row[:, None], other=0.0)
-        else:
-            is_input = inputs[None, :] < INPUTS - first
-            tile = tl.load(weights + first, mask=is_input, other=0.0)
-            part = tl.load(values + first, mask=is_row[:, None] & is_input, other=0.0)
-        total = tl.dot(tile, tl.trans(part), total, input_precision="tf32x3")
-    if HAS_BIAS:
-        total += tl.load(bias + loaded).to(tl.float32)[:, None]
+    total = product_tile(
+        weight + loaded.to(tl.int64) * INPUTS, rows + row * INPUTS, is_row, bias + loaded, INPUTS, TILE_INPUTS, HAS_BIAS
+    )
     stored = is_output[:, None] & is_row[None, :]
     tl.store(out + row[None, :] * OUTPUTS + output[:, None], total.to(out.dtype.element_ty), mask=stored)
