@@ -1,9 +1,11 @@
 """The reference engine beside real servers, all resident on one GPU and measured in turns by `bakeoff run`.
 
 All load one checkpoint of Llama-3.1-8B shapes with random weights, which is written first; the tokenizer is
-``--tokenizer``'s, filled up to the model's vocabulary. Two experiments, each at several concurrencies: prompts of 512
-and answers of 128 random tokens, and the preset ``chat`` with prompts up to 4,000 tokens. Each server may use 45 % of
-the GPU's memory; prefix caching is off. SGLang has an environment of its own, see ``sglang/prepare.sh``.
+``--tokenizer``'s, filled up to the model's vocabulary. ``--traffic`` is random prompts of 512 and answers of 128
+tokens, the preset ``chat`` with prompts up to 4,000 tokens, both without prefix caching, or ``agents``: the preset
+``agent-coding`` with every length halved, to fit the model's positions. Each server may use 45 % of the GPU's memory.
+SGLang has an environment of its own, see ``sglang/prepare.sh``. With ``--publish FOLDER`` the run's page and data are
+written there.
 
 A call ends when ``--budget-s`` is over; the same command continues its runs, in ``--out``.
 """
@@ -18,7 +20,7 @@ import sys
 import tempfile
 from collections.abc import AsyncGenerator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bakeoff import results
 from bakeoff.engines import Deployment, EngineSpec, Model, engine, launched, pick_port
@@ -26,8 +28,25 @@ from benchmarks.bars import Bars
 from benchmarks.gpu.offline import LLAMA_8B, UNFINISHED
 from benchmarks.gpu.parts.checkpoint import write_checkpoint
 from benchmarks.serving import VLLM_ENVIRONMENT
+from docs.publishing import publish
 
-RANDOM, CHAT = "h200-served-random", "h200-served-chat"
+
+class Traffic(NamedTuple):
+    """What is sent, and what the servers need for it."""
+
+    workload: str
+    options: str
+    levels: tuple[int, ...]
+    """Requests or sessions in flight, unless ``--concurrency`` is given."""
+    max_model_len: int = 8192
+    enable_prefix_caching: bool = False
+
+
+TRAFFIC = {
+    "random": Traffic("random", "{ input_tokens = 512, output_tokens = 128, spread = 0.0 }", (8, 64, 256)),
+    "chat": Traffic("chat", "{ max_input_tokens = 4000 }", (32, 64)),
+    "agents": Traffic("agent-coding", "{ scale = 0.5 }", (2, 4, 8), 131_072, enable_prefix_caching=True),
+}
 EXPERIMENT = """
 name = "{name}"
 repeats = {repeats}
@@ -47,7 +66,7 @@ max_foreign_share = 1.0
 ramp_s = {ramp_s}
 duration_s = {duration_s}
 min_requests = 16
-warm_up_s = 20
+warm_up_s = {warm_up_s}
 
 [client]
 calibrate = false
@@ -56,10 +75,6 @@ workers = 2
 [quality]
 samples = 0
 """
-WORKLOADS = {
-    RANDOM: ("random", "{ input_tokens = 512, output_tokens = 128, spread = 0.0 }"),
-    CHAT: ("chat", "{ max_input_tokens = 4000 }"),
-}
 OPTIONS: dict[str, dict[str, Any]] = {
     "reference": {"generation_config": "none"},
     "vllm": {},
@@ -67,8 +82,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "sglang": {"attention_backend": "fa3", "sampling_backend": "pytorch"},
 }
 SGLANG = Path(__file__).with_name("sglang") / "serve.sh"
-LEVELS = {RANDOM: (8, 64, 256), CHAT: (32, 64)}
-"""Requests in flight, unless ``--concurrency`` is given."""
 MAX_LATENCY_RATIO = 1.05
 METRICS = ("output_tokens_per_s", "ttft_p50_s", "itl_p99_s")
 
@@ -86,11 +99,11 @@ def write_model(folder: Path, config: dict[str, Any], tokenizer: Path) -> None:
 
 
 @contextlib.asynccontextmanager
-async def served(adapter: str, model: Model, options: argparse.Namespace) -> AsyncGenerator[str]:
+async def served(adapter: str, model: Model, traffic: Traffic, options: argparse.Namespace) -> AsyncGenerator[str]:
     """Starts an engine; yields its address."""
     spec = EngineSpec(
-        dtype="bfloat16", max_model_len=8192, max_num_seqs=256, memory_fraction=options.memory,
-        enable_prefix_caching=False,
+        dtype="bfloat16", max_model_len=traffic.max_model_len, max_num_seqs=256, memory_fraction=options.memory,
+        enable_prefix_caching=traffic.enable_prefix_caching,
     )  # fmt: skip
     deployments = {
         "reference": Deployment(),
@@ -105,13 +118,12 @@ async def served(adapter: str, model: Model, options: argparse.Namespace) -> Asy
         yield server.base_url
 
 
-def experiment(name: str, folder: Path, urls: dict[str, str], options: argparse.Namespace) -> str:
-    """One of the two experiments, as TOML."""
-    workload, workload_options = WORKLOADS[name]
-    levels = options.concurrency or LEVELS[name]
+def experiment(name: str, traffic: Traffic, folder: Path, urls: dict[str, str], options: argparse.Namespace) -> str:
+    """The experiment, as TOML."""
+    levels = options.concurrency or traffic.levels
     return EXPERIMENT.format(
-        name=name, repeats=options.repeats, folder=folder, workload=workload, options=workload_options,
-        ramp_s=options.ramp_s, duration_s=options.duration_s,
+        name=name, repeats=options.repeats, folder=folder, workload=traffic.workload, options=traffic.options,
+        ramp_s=options.ramp_s, duration_s=options.duration_s, warm_up_s=options.warm_up_s,
         engines="".join(f'\n[[engines]]\nadapter = "{adapter}"\nurl = "{url}"\n' for adapter, url in urls.items()),
         loads="".join(f"\n[[loads]]\nconcurrency = {level}\n" for level in levels),
     )  # fmt: skip
@@ -144,12 +156,8 @@ async def run(file: Path, out: Path, limit_s: float) -> bool:
     return True
 
 
-def judge(name: str, out: Path, adapters: list[str], bars: Bars) -> None:
-    """Prints the figures of the newest run of an experiment and adds its bars."""
-    run = results.load(max(out.glob(f"*-{name}-*")))
-    if not len(run.trials):
-        print(f"{name}: no trial has ended", flush=True)
-        return
+def judge(run: results.Run, adapters: list[str], bars: Bars) -> None:
+    """Prints the figures of a run and adds its bars."""
     for load in dict.fromkeys(cell.load for cell in run.cells):
         medians: dict[str, dict[str, float]] = {}
         for adapter in adapters:
@@ -157,12 +165,12 @@ def judge(name: str, out: Path, adapters: list[str], bars: Bars) -> None:
             trials = trials[(trials.load == load) & (trials.engine == adapter) & (trials.verdict == "VALID")]
             medians[adapter] = {metric: float(trials[metric].median()) for metric in METRICS}
             figures = ", ".join(f"{metric} {value:.4g}" for metric, value in medians[adapter].items())
-            print(f"{name} {load} {adapter}: {len(trials)} valid, {figures}", flush=True)
+            print(f"{load} {adapter}: {len(trials)} valid, {figures}", flush=True)
         for adapter in adapters:
             if adapter == "reference" or "reference" not in adapters:
                 continue
             ratios = {metric: medians["reference"][metric] / medians[adapter][metric] for metric in METRICS}
-            label = f"{name}_{load}_over_{adapter}".replace("=", "").replace("-", "_")
+            label = f"{run.manifest.name}_{load}_over_{adapter}".replace("=", "").replace("-", "_")
             bars.add(f"{label}_output", ratios["output_tokens_per_s"], ">=", 1.0)
             bars.add(f"{label}_ttft_p50", ratios["ttft_p50_s"], "<=", MAX_LATENCY_RATIO)
             bars.add(f"{label}_itl_p99", ratios["itl_p99_s"], "<=", MAX_LATENCY_RATIO)
@@ -171,42 +179,47 @@ def judge(name: str, out: Path, adapters: list[str], bars: Bars) -> None:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokenizer", type=Path, required=True, help="folder with tokenizer.json")
+    parser.add_argument("--traffic", choices=tuple(TRAFFIC), required=True)
     parser.add_argument("--engine", nargs="+", choices=tuple(OPTIONS), default=["reference", "vllm"])
-    parser.add_argument("--only", choices=(RANDOM, CHAT), help="one of the experiments")
-    parser.add_argument("--concurrency", type=int, nargs="+", help="requests in flight")
+    parser.add_argument("--concurrency", type=int, nargs="+", help="requests or sessions in flight")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--duration-s", type=float, default=12.0)
+    parser.add_argument("--duration-s", type=float, default=30.0)
     parser.add_argument("--ramp-s", type=float, default=3.0)
+    parser.add_argument("--warm-up-s", type=float, default=20.0)
     parser.add_argument("--memory", type=float, default=0.45, help="share of the GPU's memory of each server")
     parser.add_argument("--budget-s", type=float, default=540.0, help="of this call")
     parser.add_argument("--config", type=Path, help="config.json of another model")
     parser.add_argument("--out", type=Path, default=Path(tempfile.gettempdir(), "bakeoff-gpu-served"))
+    parser.add_argument("--publish", type=Path, help="folder for the run's page and data")
     return parser.parse_args()
 
 
 async def main() -> None:
     options = parse()
     deadline_s = asyncio.get_running_loop().time() + options.budget_s
+    name, traffic = f"h200-served-{options.traffic}", TRAFFIC[options.traffic]
+    folder, file = options.out / "llama-8b-shapes", options.out / f"{name}.toml"
     options.out.mkdir(parents=True, exist_ok=True)
-    folder = options.out / "llama-8b-shapes"
     config = json.loads(options.config.read_text(encoding="utf-8")) if options.config else LLAMA_8B
     write_model(folder, config, options.tokenizer)
-    names = [options.only] if options.only else [RANDOM, CHAT]
-    is_finished = True
     async with contextlib.AsyncExitStack() as stack:
         urls: dict[str, str] = {}
         for adapter in options.engine:
             model = Model("llama-8b-shapes", str(folder))
-            urls[adapter] = await stack.enter_async_context(served(adapter, model, options))
-        for name in names:
-            file = options.out / f"{name}.toml"
-            file.write_text(experiment(name, folder, urls, options), encoding="utf-8")
-            remaining_s = deadline_s - asyncio.get_running_loop().time()
-            is_finished = is_finished and await run(file, options.out, remaining_s)
+            urls[adapter] = await stack.enter_async_context(served(adapter, model, traffic, options))
+        file.write_text(experiment(name, traffic, folder, urls, options), encoding="utf-8")
+        is_finished = await run(file, options.out, deadline_s - asyncio.get_running_loop().time())
     bars = Bars()
-    for name in names:
-        if run_exists(name, options.out):
-            judge(name, options.out, options.engine, bars)
+    latest = results.load(max(options.out.glob(f"*-{name}-*")))
+    if len(latest.trials):
+        judge(latest, options.engine, bars)
+    if options.publish:
+        publish(
+            latest,
+            file,
+            options.publish,
+            f"python -m benchmarks.gpu.served --traffic {options.traffic} --tokenizer FOLDER",
+        )
     if not is_finished:
         print("unfinished: the same command goes on from here")
         sys.exit(UNFINISHED)

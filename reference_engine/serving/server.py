@@ -127,8 +127,11 @@ class StatusRoutes:
 
 
 def engine_version() -> str:
-    """Version of the distribution that contains this package."""
-    return importlib.metadata.version("bakeoff")
+    """Version of the distribution that contains this package; "unknown" in a checkout that is not installed."""
+    try:
+        return importlib.metadata.version("bakeoff")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
 
 
 def _json(value: object) -> web.Response:
