@@ -126,8 +126,11 @@ class SteadyTraffic:
         record = ramp_record(self._load, self._limits, self._traffic, self._beginning.plan.sessions, ramped)
         length_s = min(record.window_s, self._limits.max_window_s)
         if record.turnover_s and self._traffic.cache is not Cache.WARM:
-            slots = self._load.concurrency or 1
-            needed = min(_MAX_PLANNED, slots * (1 + _SPARE * length_s / record.turnover_s))
+            slots, law = self._load.concurrency or 1, self._traffic.law
+            # The ramp begins with answers in progress, which are met in proportion to their length: of lengths that
+            # vary much, the first ones take several times as long as the window's. Their pace does not depend on it.
+            at_pace_s = law.session_s(ramped.pace) / law.turns if law and ramped.pace else record.turnover_s
+            needed = min(_MAX_PLANNED, slots * (1 + _SPARE * length_s / min(record.turnover_s, at_pace_s)))
             plan.write(lambda plan: plan.requests >= needed)
         return length_s
 

@@ -206,7 +206,7 @@ SENTENCES: dict[FindingCode, str] = {
     ),
     FindingCode.PLAN_ENDED_EARLY: (
         "the plan had requests for {planned_s} of {needed_window_s}, so the window is shorter; raise "
-        "trial.max_requests, or give the workload more requests"
+        "trial.max_requests if it is set and trial.ramp_s if not, or give the workload more requests"
     ),
     FindingCode.TURN_MIX: (
         "the mean turn of the window's requests is {window_turn} and that of the load in the long run {workload_turn}, "

@@ -8,10 +8,12 @@ import msgspec
 import pytest
 
 from bakeoff.harness.client.fake import ScriptedTransport
+from bakeoff.harness.client.orders import Ramped
 from bakeoff.harness.experiment.config import Experiment, experiment_from
 from bakeoff.harness.traffic.beginning import Beginning
 from bakeoff.harness.traffic.plan_file import PlanFile
 from bakeoff.harness.traffic.planner import Traffic, TrafficPlanner, traffic_planner
+from bakeoff.harness.traffic.steady import SteadyTraffic
 from bakeoff.results.records import Cache, Load, Pace
 from bakeoff.workloads import BadOption, EndlessCache, PlannedSession, PromptReader, Session, Tokenizer, Turn
 from bakeoff.workloads.plan import plan_sha256
@@ -174,6 +176,22 @@ def test_the_history_of_a_session_in_progress_is_its_last_prompt(planner_of: Any
     for seen in beginning.history:
         ((turn,), (entry,)) = seen.session.turns, [e for e in later if e.session.id == seen.session.id][:1]
         assert entry.session.turns[0].messages[: len(turn.messages)] == turn.messages
+
+
+def test_long_answers_in_the_ramp_do_not_shorten_the_plan_of_the_window(planner_of: Any):
+    """The ramp meets answers in proportion to their length, so its first ones take longer than the window's."""
+    planner = planner_of(**trial(duration_s=30.0, max_window_s=30.0, max_requests=None))
+    traffic, pace = planner.traffic(CLOSED, 1, "a"), Pace(0.01, 0.01)
+    assert traffic.begin is not None
+    assert traffic.law is not None
+    limits = make_experiment(**trial(duration_s=30.0, max_window_s=30.0, max_requests=None)).trial
+    plan = SteadyTraffic(
+        CLOSED, limits, traffic, traffic.begin(pace=pace), may_restart=False, sent=0,
+        encode=lambda *_: iter(()), encode_window=lambda *_: iter(()),
+    ).plan()  # fmt: skip
+    mean_s = traffic.law.answer_s(pace)
+    plan.window(Ramped(complete=True, ended=2, request_s=4 * mean_s, pace=pace))
+    assert traffic.window.requests >= 1.5 * 2 * 30.0 / mean_s
 
 
 def test_sessions_in_progress_have_words_of_their_own_at_each_start_of_the_load(planner_of: Any):
