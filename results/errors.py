@@ -8,6 +8,7 @@
     ├── NotWritable       the results folder cannot be written
     ├── NotComparable     runs differ in a condition that must be equal, or a comparison is misconfigured
     ├── NoEvidence        a side of a comparison has no valid trial, or too few
+    ├── BadPrice          a price is malformed, or none is given
     ├── NotExportable     a run has nothing to write in another tool's format
     ├── NotImportable     another tool's result file is damaged or incomplete
     ├── NotCalibrated     no calibration of this machine is stored
@@ -53,6 +54,10 @@ class NotComparable(ResultsError):
 
 class NoEvidence(ResultsError):
     """A side of a comparison has too few valid trials."""
+
+
+class BadPrice(ResultsError):
+    """A price is malformed, or none is given."""
 
 
 class NotExportable(ResultsError):

@@ -16,6 +16,7 @@ from bakeoff.harness.cli.options import (
     File,
     Json,
     Metrics,
+    Texts,
     print_notice,
     standard_output,
     texts,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from bakeoff.results import Run
     from bakeoff.results.compare.comparison import EngineComparison
     from bakeoff.results.compare.series import Series
+    from bakeoff.results.run.cost import CellCost
     from bakeoff.results.run.frontier import FrontierPoint
 
 _Result = TypeVar("_Result")
@@ -196,9 +198,45 @@ def _show_frontier(points: "list[FrontierPoint]", *, json: Json = False) -> None
     print_result(points, print_frontier, json=json)
 
 
+def cost(*runs: str, price: Texts | None = None, api_price: Texts | None = None) -> "list[CellCost]":
+    """Say what a run's traffic costs: by token, request and session, and beside an API.
+
+    An engine costs the same whether it works or not, so a cost holds for its load alone.
+
+    Parameters
+    ----------
+    runs
+        Run folders. Prices that their experiments state need not be given.
+    price
+        What an engine costs, such as gpu-hour=3.5, machine-hour=0.4, gpus=2 for a server whose GPUs are not known, or,
+        if its tokens are billed, input=2.5, cached=0.25 and output=10 for a million of them. Repeat the option for
+        several, which are added up.
+    api_price
+        What an API bills for the same tokens: input=2.5, cached=0.25, output=10. Repeat the option for several.
+    """
+    from bakeoff.results.prices import prices_from, token_prices_from
+    from bakeoff.results.run.cost import costs
+
+    return costs([read(run) for run in runs], prices_from(texts(price)), token_prices_from(texts(api_price)))
+
+
+def _show_costs(entries: "list[CellCost]", *, json: Json = False) -> None:
+    """Print costs.
+
+    Parameters
+    ----------
+    json
+        Print every figure as JSON.
+    """
+    from bakeoff.results.report import print_costs
+
+    print_result(entries, print_costs, json=json)
+
+
 COMPARE = command(compare, _show_comparison)
 HISTORY = command(history, _show_history, _exit_code_of_history, no_evidence=EXIT_CANNOT_TELL)
 FRONTIER = command(frontier, _show_frontier)
+COST = command(cost, _show_costs)
 
 
 def read(location: str | Path) -> "Run":

@@ -97,6 +97,8 @@ def create_run(
         environment=provenance.environment,
         plan=[] if search else experiment.plan(),
         slo=experiment.slo,
+        prices={each.name: own for each in experiment.engines if (own := experiment.prices_of(each)).are_stated},
+        api_prices=experiment.api_prices,
         resumed_from=earlier.path.name if earlier else None,
         notes=_notes(experiment),
         search=search,

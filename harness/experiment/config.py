@@ -17,6 +17,7 @@ from bakeoff.harness.errors import BadExperiment
 from bakeoff.harness.host.machine_state import MAX_FOREIGN_SHARE
 from bakeoff.harness.rules.rule_set import STEADY, Rules, Start, rules_named, with_rules
 from bakeoff.results.log.store import RunFolder
+from bakeoff.results.prices import Prices, TokenPrices
 from bakeoff.results.records import Cache, Load, Slo, TrialPlan
 from bakeoff.workloads import arrival, workload
 from bakeoff.workloads.models import ModelShare
@@ -60,6 +61,8 @@ class EngineConfig(Deployment, frozen=True, forbid_unknown_fields=True, omit_def
     """Settings that override the experiment's ``[spec]`` for this engine."""
     request: RequestShape = RequestShape()
     """What its requests carry, over the experiment's ``[request]``."""
+    prices: Prices = Prices()
+    """What it costs, over the experiment's ``[prices]``."""
     loads: list[str] = []  # noqa: RUF012  (msgspec copies it)
     """Labels of the levels that this engine is measured at, such as ``c=8``. Default: all."""
 
@@ -164,6 +167,10 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     client: ClientConfig = ClientConfig()
     quality: QualityConfig = QualityConfig()
     slo: Slo = Slo()
+    prices: Prices = Prices()
+    """What each engine costs: a GPU hour, another machine's hour, tokens."""
+    api_prices: TokenPrices = TokenPrices()
+    """What an API bills for the same tokens: the alternative that costs are compared with."""
     profile: bool = False
     """Follow the first trial of each engine and level by one in which the engine records its steps or exports spans
     (``bakeoff profile``); no metric counts it."""
@@ -201,6 +208,10 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     def request_of(self, engine: EngineConfig) -> RequestShape:
         """What the engine's requests carry: the shared shape, overridden by its own."""
         return self.request.under(engine.request)
+
+    def prices_of(self, engine: EngineConfig) -> Prices:
+        """What the engine costs: the shared prices, overridden by its own."""
+        return self.prices.under(engine.prices)
 
     def spec_of(self, engine: EngineConfig) -> EngineSpec:
         """The settings to launch an engine with: the shared ones, overridden by its own; none for a running server.

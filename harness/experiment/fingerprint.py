@@ -2,8 +2,8 @@
 
 The fingerprint covers everything that is known before an engine starts and can change a trial's figures: the engine and
 its settings, the builds of engine and harness, the model's bytes, the traffic's lengths and times, the trial's limits,
-the client and this machine. It leaves out labels, ports, the other engines, goodput bounds, and whether answers are
-checked afterwards. Secrets are masked before hashing.
+the client and this machine. It leaves out labels, ports, the other engines, goodput bounds, prices, and whether answers
+are checked afterwards. Secrets are masked before hashing.
 """
 
 import functools
@@ -22,7 +22,7 @@ from bakeoff.harness.experiment.config import Experiment
 from bakeoff.harness.host.environment import VERSION
 from bakeoff.results.records import TrialPlan
 
-_NOT_MEASURED = ("label", "port")
+_NOT_MEASURED = ("label", "port", "prices")
 
 
 def fingerprint(

@@ -8,7 +8,7 @@ from bakeoff.harness.sizing.plan import Plan, Sizing
 from bakeoff.harness.sizing.prefix_cache import CacheSize, DeviceCache, PrefixCachePlan
 from bakeoff.harness.sizing.sizing import Candidate
 from bakeoff.results.metrics import CATALOGUE, Unit
-from bakeoff.results.text.format import ABSENT, percent_text, short_text, value_text
+from bakeoff.results.text.format import ABSENT, money, percent_text, short_text, value_text
 
 CALIBRATION_HEADINGS = ("load", "metric", "measured", "repeats", "predicted", "error")
 PREFIX_CACHE_HEADINGS = ("cache", "tokens", "finds", "of the possible")
@@ -261,8 +261,3 @@ def gib(value: float) -> str:
 def seconds(value: float | None) -> str:
     """A duration, or absent."""
     return value_text(Unit.SECONDS, value)
-
-
-def money(value: float | None) -> str:
-    """A price in the user's currency."""
-    return ABSENT if value is None else f"{value:,.3g}"

@@ -16,6 +16,7 @@ from bakeoff.results.files.chain import Chain
 from bakeoff.results.files.jsonl import Appender, read_log
 from bakeoff.results.log.search import Attempt, SearchConfig
 from bakeoff.results.machine.ceilings import Ceilings
+from bakeoff.results.prices import Prices, TokenPrices
 from bakeoff.results.records import RunStatus, Slo, StoredFile, TrialPlan, TrialRecord, schema_problem
 
 
@@ -48,6 +49,9 @@ class RunHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     experiment: dict[str, Any]
     environment: dict[str, Any]
     slo: Slo = Slo()
+    prices: dict[str, Prices] = {}
+    """What each engine costs, by label."""
+    api_prices: TokenPrices = TokenPrices()
     notes: list[str] = []
     """Declarations that the report prints, such as the scale of a workload."""
     source: Source | None = None

@@ -1,5 +1,6 @@
 from .calibration_table import print_calibration
 from .compare_table import print_comparison
+from .cost_table import print_costs
 from .frontier_table import print_frontier
 from .history_table import print_history
 from .html import render_html, write_html
@@ -9,6 +10,7 @@ from .terminal import print_summary
 __all__ = [
     "print_calibration",
     "print_comparison",
+    "print_costs",
     "print_frontier",
     "print_history",
     "print_search",

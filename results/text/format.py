@@ -20,6 +20,7 @@ from bakeoff.results.statistics.interval import Interval
 
 ABSENT = "–"
 WIDE_FACTOR = 10.0
+_MAX_MONEY_DECIMALS = 6
 STATE_TEXTS = {
     RunStatus.RUNNING: "is still running",
     RunStatus.INTERRUPTED: "was interrupted",
@@ -184,6 +185,21 @@ def moment_text(iso: str) -> str:
 def share_text(part: float, whole: float) -> str:
     """``2.7 %`` of a whole; absent if the whole is 0."""
     return ABSENT if whole <= 0 else f"{100 * part / whole:.3g} %"
+
+
+def money(value: float | None) -> str:
+    """An amount in the user's currency: ``0.0356``, ``3.5``, ``12,340``."""
+    if value is None:
+        return ABSENT
+    text = money_like(value, value)
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def money_like(value: float, magnitude: float) -> str:
+    """An amount with the decimals that ``magnitude`` needs: ``0.0350``, ``3.50``."""
+    size = abs(magnitude)
+    decimals = min(_MAX_MONEY_DECIMALS, max(0, 2 - math.floor(math.log10(size)))) if size > 0 else 0
+    return f"{value:,.{decimals}f}"
 
 
 def percent_text(share: float, decimals: int = 0) -> str:

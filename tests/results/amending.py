@@ -5,9 +5,13 @@ from pathlib import Path
 
 import msgspec
 
+from bakeoff.results import load
 from bakeoff.results.log.run_log import Event, RunEnded, RunLogWriter, RunStarted, TrialFinished, TrialPlanned
 from bakeoff.results.log.store import RunFolder
-from bakeoff.results.records import RunStatus, TrialRecord
+from bakeoff.results.records import RunStatus, Startup, TrialRecord
+from bakeoff.results.run.run import Run
+
+_GIB = 1 << 30
 
 
 def amend(path: Path, **changes: object) -> None:
@@ -46,3 +50,16 @@ def append(folder: RunFolder, event: Event) -> None:
     """Append one more event."""
     with contextlib.closing(RunLogWriter(folder.log_path, lambda: event.t_ns)) as log:
         log.append(event)
+
+
+def taking_gpus(run: Run, gpus: int) -> Run:
+    """The run, of engines that took this many of four GPUs when they started."""
+    before = [_GIB // 2] * 4
+    ready = [_GIB // 2 + (40 * _GIB if gpu < gpus else 300 << 20) for gpu in range(4)]
+    start = Startup(
+        host_available_before_bytes=0, host_available_ready_bytes=0, gpu_used_before_bytes=before,
+        gpu_used_ready_bytes=ready,
+    )  # fmt: skip
+    for trial in run.finished:
+        amend_trial(run.path, trial.record.id, startup=start)
+    return load(run.path)

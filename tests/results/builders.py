@@ -27,6 +27,7 @@ from bakeoff.results.log.run_log import (
 from bakeoff.results.log.store import RunFolder
 from bakeoff.results.metrics.declaration import QUANTILES
 from bakeoff.results.metrics.quality import Difference, QualityRecord, QualitySample, pooled
+from bakeoff.results.prices import Prices, TokenPrices
 from bakeoff.results.records import (
     SCHEMA_VERSION,
     ClientError,
@@ -131,6 +132,8 @@ class Sheet:
     created_utc: str = "2026-11-20T10:15:00+00:00"
     texts: Texts = Texts()
     slo: Slo = field(default_factory=lambda: Slo(ttft_s=0.2, tpot_s=0.05))
+    prices: dict[str, Prices] = field(default_factory=dict[str, Prices])
+    api_prices: TokenPrices = field(default_factory=TokenPrices)
     seed: int = 7
     error_s: float | None = 0.000_12
     """The client's error for a gap; for TTFT three times that; both grow with the load. None: not calibrated."""
@@ -192,6 +195,8 @@ def begun(sheet: Sheet, plans: Sequence[TrialPlan]) -> list[Event]:
         },
         plan=list(plans),
         slo=sheet.slo,
+        prices=sheet.prices,
+        api_prices=sheet.api_prices,
         notes=[sheet.texts.note],
     )
     lost = [

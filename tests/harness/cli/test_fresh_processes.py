@@ -33,6 +33,7 @@ COMMANDS = {
     "claims report": ("--out results/claims", 2, "results/claims/claims.html"),
     "claims run": ("", 3, "give either --here for all claims, or --only with their names"),
     "compare": ("runs/run@a runs/run@b", 0, "TTFT"),
+    "cost": ("runs/run --price machine-hour=0.4", 0, "1M out"),
     "dashboard": ("nothing --port 0", 2, "is not a folder"),
     "demo": ("--out file", 3, "cannot make the folder"),
     "doctor": ("--json extra", 2, "extra"),  # what it finds depends on the machine; test_doctor.py has its exit codes

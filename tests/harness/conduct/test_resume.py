@@ -159,7 +159,9 @@ def test_build_model_machine_traffic_load_and_repeat_change_the_fingerprint(fact
 
 @pytest.mark.parametrize(
     "changes",
-    [with_engine(label="other"), with_engine(port=9000), {"slo": {"ttft_s": 1.0}}, {"name": "u"}, {"repeats": 9},
+    [with_engine(label="other"), with_engine(port=9000), {"slo": {"ttft_s": 1.0}},
+     with_engine(prices={"gpu_hour": 3.5}), {"prices": {"machine_hour": 1.0}}, {"api_prices": {"output": 10.0}},
+     {"name": "u"}, {"repeats": 9},
      {"quality": {"samples": 9}}, {"engines": [*BASE["engines"], {"adapter": "reference", "label": "b"}]}],
 )  # fmt: skip
 def test_settings_that_cannot_change_a_figure_keep_the_fingerprint(changes: dict[str, Any]):

@@ -11,14 +11,12 @@ from bakeoff.results.log.run_log import LevelJudged
 from bakeoff.results.log.search import Attempt, Over, SearchConfig
 from bakeoff.results.log.store import RunFolder
 from bakeoff.results.metrics import Value, absent
-from bakeoff.results.records import Load, Startup
+from bakeoff.results.records import Load
 from bakeoff.results.report.search_lines import capacity_line
 from bakeoff.results.run.capacity import Capacity, Share, capacities
 from bakeoff.results.run.run import Run
-from tests.results.amending import amend, amend_trial, append
+from tests.results.amending import amend, append, taking_gpus
 from tests.results.builders import FAST, Sheet, build_run
-
-GIB = 1 << 30
 
 
 def searched(tmp_path: Path, sheet: Sheet) -> Run:
@@ -37,22 +35,11 @@ def searched(tmp_path: Path, sheet: Sheet) -> Run:
     return results.load(path)
 
 
-def taking(run: Run, gpus: int) -> Run:
-    """The run, of an engine that took this many GPUs when it started."""
-    start = Startup(
-        host_available_before_bytes=0, host_available_ready_bytes=0, gpu_used_before_bytes=[0] * 4,
-        gpu_used_ready_bytes=[40 * GIB if gpu < gpus else 0 for gpu in range(4)],
-    )  # fmt: skip
-    for trial in run.finished:
-        amend_trial(run.path, trial.record.id, startup=start)
-    return results.load(run.path)
-
-
 SHEET = Sheet(engines={"a": FAST}, loads=(Load(concurrency=4), Load(concurrency=8)), invalid=())
 
 
 def test_the_interval_is_divided_by_the_gpus(tmp_path: Path) -> None:
-    run = taking(searched(tmp_path, SHEET), 2)
+    run = taking_gpus(searched(tmp_path, SHEET), 2)
     (capacity,) = capacities(run)
     assert run.search is not None
     search = run.search.engines[0]

@@ -9,16 +9,15 @@ import pytest
 from rich.console import Console
 
 from bakeoff import results
-from bakeoff.results.records import Load, Slo, Startup
+from bakeoff.results.records import Load, Slo
 from bakeoff.results.report import print_frontier, write_html
 from bakeoff.results.report.sections.curves import goodputs
 from bakeoff.results.run.frontier import FrontierPoint, frontier
 from bakeoff.results.run.run import Run
-from tests.results.amending import amend_trial
+from tests.results.amending import taking_gpus
 from tests.results.builders import FAST, SLOW, Sheet, build_run
 
 CLOSED = tuple(Load(concurrency=n) for n in (1, 4, 8))
-GIB = 1 << 30
 
 
 def fast_and_slow(tmp_path: Path, **changes: object) -> Run:
@@ -67,23 +66,9 @@ def test_engines_of_several_runs_are_set_side_by_side(tmp_path: Path) -> None:
     assert any(point.joint for point in points_of(points, "fast (one)"))
 
 
-def taking(run: Run, gpus: int) -> None:
-    """Pretend that each engine took this many of four GPUs when it started."""
-    before = [GIB // 2] * 4
-    ready = [GIB // 2 + (40 * GIB if gpu < gpus else 300 << 20) for gpu in range(4)]
-    start = Startup(
-        host_available_before_bytes=0, host_available_ready_bytes=0, gpu_used_before_bytes=before,
-        gpu_used_ready_bytes=ready,
-    )  # fmt: skip
-    for trial in run.finished:
-        amend_trial(run.path, trial.record.id, startup=start)
-
-
 def test_per_gpu_where_the_start_shows_how_many_it_took(tmp_path: Path) -> None:
     on_one, on_four = fast_and_slow(tmp_path / "1", run_id="one"), fast_and_slow(tmp_path / "4", run_id="four")
-    taking(on_one, 1)
-    taking(on_four, 4)
-    points = frontier([results.load(on_one.path), results.load(on_four.path)])
+    points = frontier([taking_gpus(on_one, 1), taking_gpus(on_four, 4)])
     assert {point.engine: point.gpus for point in points if "fast" in point.engine} == {
         "fast (one)": 1,
         "fast (four)": 4,
