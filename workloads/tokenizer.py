@@ -20,6 +20,9 @@ class Tokenizer:
     Args:
         folder: a Hugging Face checkpoint folder.
 
+    Attributes:
+        folder: as given.
+
     Raises:
         NoTokenizer: the folder has no ``tokenizer.json``.
         BadTokenizer: that file is not a tokenizer.
@@ -32,7 +35,7 @@ class Tokenizer:
         file = folder / "tokenizer.json"
         if not file.is_file():
             raise NoTokenizer(f"{folder} has no tokenizer.json; give the folder of the model's tokenizer")
-        self._folder = folder
+        self.folder = folder
         try:
             self._tokenizer = tokenizers.Tokenizer.from_file(str(file))
         except Exception as error:  # the library raises no narrower one
@@ -98,7 +101,7 @@ class Tokenizer:
 
     @cached_property
     def _config(self) -> dict[str, Any]:
-        file = self._folder / "tokenizer_config.json"
+        file = self.folder / "tokenizer_config.json"
         try:
             config = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
         except (ValueError, RecursionError) as error:
@@ -107,7 +110,7 @@ class Tokenizer:
 
     @cached_property
     def _chat_template(self) -> ChatTemplate:
-        return ChatTemplate(self._folder, self._config)
+        return ChatTemplate(self.folder, self._config)
 
 
 def _unfetched(file: Path) -> str:

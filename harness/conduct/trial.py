@@ -12,7 +12,8 @@ import numpy as np
 from bakeoff.engines import Server
 from bakeoff.engines.addresses import replica_header_of
 from bakeoff.harness.calibration.client_error import Shape, median_of, spread_of
-from bakeoff.harness.client import Closed, Fleet, Issue, LoadResult, decode_stream
+from bakeoff.harness.client import Closed, Fleet, Issue, LoadResult
+from bakeoff.harness.client.decoding import decode_log
 from bakeoff.harness.client.fleet import LoadOrder, Share
 from bakeoff.harness.client.orders import Format
 from bakeoff.harness.client.wire import WireSession, new_nonce, wire_sessions
@@ -30,7 +31,7 @@ from bakeoff.harness.conduct.recording import SpanLog, recording
 from bakeoff.harness.conduct.step_log import StepLog
 from bakeoff.harness.conduct.world import Telemetry, World
 from bakeoff.harness.errors import ClientFailed, TruthFailed, WorkerLost
-from bakeoff.harness.experiment.config import Experiment
+from bakeoff.harness.experiment.config import EngineConfig, Experiment
 from bakeoff.harness.quality import asks_logprobs
 from bakeoff.harness.telemetry import OwnProcesses
 from bakeoff.harness.traffic.plan_file import PlanFile
@@ -72,8 +73,6 @@ MAX_RESTARTS = 2
 """Times that a steady load may start again because its sessions in progress did not fit the engine's pace."""
 _SLOTS = 2
 """Sessions at a time while shared prompts are sent to fill a cache."""
-_ABANDONED = frozenset({Outcome.TIMEOUT, Outcome.CANCELLED})
-"""Outcomes after which the engine may still work on the request."""
 
 
 def shape_of(load: Load, requests: Sequence[RequestRecord]) -> Shape:
@@ -360,7 +359,7 @@ class TrialRunner:
             timeout_s=self._experiment.trial.timeout_s,
             phase=phase,
             transport=self._experiment.client.transport,
-            format=Format(config.adapter, config.options, config.address),
+            format=_format_of(config),
             division=division_of(under_test.addresses, config.balance),
             replica_header=replica_header_of(config.replica_header, config.addresses)
             if config.replica_header
@@ -398,8 +397,16 @@ class TrialRunner:
     ) -> TrialRecord:
         """Decode the log, store the requests, and fill in the client's error, verdict and findings."""
         tokenizer = self._tokenizer if self._tokenizer and self._tokenizer.is_exact else None
-        requests = [decode_stream(stream, under_test.engine.dialect, tokenizer) for stream in folder.read_streams()]
-        folder.write_requests(requests)
+        config = self._experiment.engine(record.engine)
+        await decode_log(
+            folder,
+            under_test.engine.dialect,
+            tokenizer,
+            _format_of(config),
+            in_thread=self._world.in_thread,
+            cores=self._world.cores,
+        )
+        requests = await self._world.in_thread(folder.read_decoded)
         telemetry: list[TelemetryRecord] = folder.read_telemetry().records
         evidence = Evidence(
             requests=requests,
@@ -411,7 +418,7 @@ class TrialRunner:
             client_loss=loss,
             planned=record.planned_requests,
             max_error_share=self._experiment.client.max_error_share,
-            replica_header=self._experiment.engine(record.engine).replica_header,
+            replica_header=config.replica_header,
             traffic=record.traffic,
             ramp=record.ramp,
             max_window_s=self._experiment.trial.max_window_s,
@@ -426,7 +433,7 @@ class TrialRunner:
             record = msgspec.structs.replace(record, rules=record.rules.with_broken(reasons))
         return msgspec.structs.replace(
             record, verdict=verdict, findings=findings, client_error=error, uncalibrated=why,
-            abandoned_requests=sum(request.outcome in _ABANDONED for request in requests),
+            abandoned_requests=int((requests.is_cancelled | requests.equal("outcome", Outcome.TIMEOUT)).sum()),
             cache_gaps=await self._world.in_thread(self._cache_gaps, record, evidence, under_test, traffic),
             files=await self._world.in_thread(folder.stored_files),
         )  # fmt: skip
@@ -475,6 +482,10 @@ class TrialRunner:
         if not client_faults(msgspec.structs.replace(evidence, client_error=error)):
             return error
         return median_of([error, *[await self._world.calibrate(self._fleet, shape, transport) for _ in range(2)]])
+
+
+def _format_of(config: EngineConfig) -> Format:
+    return Format(config.adapter, config.options, config.address)
 
 
 def _window(result: LoadResult | None, issue: Issue, folder: TrialFolder) -> Window:

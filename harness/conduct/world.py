@@ -87,9 +87,13 @@ class World(Protocol):
 
     Attributes:
         has_reference: whether sampled answers can be compared with a reference model.
+        cores: processes that may decode answers at a time, once a load has ended.
     """
 
     has_reference: bool
+
+    @property
+    def cores(self) -> int: ...  # noqa: D102  (an attribute)
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine to its end on an event loop of this world."""
@@ -191,6 +195,11 @@ class RealWorld:
     def run_id(self, name: str) -> str:
         """A new id from :func:`bakeoff.results.log.store.new_run_id`."""
         return new_run_id(name)
+
+    @property
+    def cores(self) -> int:
+        """The cores that this process may use."""
+        return len(os.sched_getaffinity(0))
 
     def provenance(self) -> Provenance:
         """This process, this machine, and the commits of harness and working directory."""

@@ -22,14 +22,14 @@ _TAIL_BYTES = 1 << 16
 
 @contextlib.asynccontextmanager
 async def child_process(
-    module: str, *arguments: object, stderr: IO[bytes] | None = None, stop_s: float = _STOP_S
+    module: str, *arguments: object, stderr: IO[bytes] | int | None = None, stop_s: float = _STOP_S
 ) -> AsyncGenerator[Process]:
     """Start ``python -m MODULE ARGUMENTS``; it ends with the block, or with this process.
 
     Args:
         module: module to run.
         arguments: command line; None values are left out.
-        stderr: file for its stderr; None to inherit this process's.
+        stderr: file or descriptor for its stderr; None to inherit this process's.
         stop_s: time to end by itself once its stdin closes, at the end of the block; then its process group is killed.
 
     Raises:

@@ -105,6 +105,11 @@ class VirtualWorld:
         self._ids += 1
         return f"{self.now_utc():%Y%m%d-%H%M%S}-{name}-{self._ids:08x}"
 
+    @property
+    def cores(self) -> int:
+        """One: there are no processes in virtual time."""
+        return 1
+
     def provenance(self) -> Provenance:
         """A virtual machine; no process has pid 0."""
         return Provenance(0, "virtual", None, None, {"cpu": "virtual", "cores": 1, "gpus": None})

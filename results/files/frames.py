@@ -95,6 +95,37 @@ class FrameLog(Generic[R]):
         verify(self.path, self._stored)
         return (record for record, _ in self.after(0))
 
+    def between(self, start: int, end: int) -> Iterator[R]:
+        """Iterate over the frames of one of :meth:`ranges`.
+
+        Raises:
+            RunUnreadable: as :meth:`after`.
+        """
+        for record, following in self.after(start) if start < end else ():
+            yield record
+            if following >= end:
+                return
+
+    def ranges(self, size_bytes: int) -> list[tuple[int, int]]:
+        """Byte ranges of whole frames that follow each other, each but the last of at least ``size_bytes``.
+
+        The last one goes to the end of the file, so that a torn or damaged frame there is met by who reads it.
+
+        Raises:
+            RunUnreadable: the file is not what was stored.
+        """
+        verify(self.path, self._stored)
+        if not self.path.exists():
+            return []
+        found: list[tuple[int, int]] = []
+        with self.path.open("rb") as file:
+            start, end = 0, file.seek(0, os.SEEK_END)
+            for whole in _ends(file.fileno(), end):
+                if whole - start >= size_bytes:
+                    found.append((start, whole))
+                    start = whole
+        return [*found, (start, end)] if end > start else found
+
     def after(self, start: int) -> Iterator[tuple[R, int]]:
         """Iterate from a byte offset: each record with the offset of the next one.
 
@@ -183,9 +214,16 @@ def _whole_bytes(handle: int, end: int) -> int:
 def _whole(handle: int, end: int) -> tuple[int, int]:
     """End of the last complete frame in a file of ``end`` bytes, and the number of complete ones."""
     whole, count = 0, 0
-    while whole + _LENGTH_BYTES <= end:
-        after = whole + _LENGTH_BYTES + int.from_bytes(os.pread(handle, _LENGTH_BYTES, whole), "big")
-        if after > end:
-            break
-        whole, count = after, count + 1
+    for end_of_frame in _ends(handle, end):
+        whole, count = end_of_frame, count + 1
     return whole, count
+
+
+def _ends(handle: int, end: int) -> Iterator[int]:
+    """End of each complete frame in a file of ``end`` bytes."""
+    whole = 0
+    while whole + _LENGTH_BYTES <= end:
+        whole += _LENGTH_BYTES + int.from_bytes(os.pread(handle, _LENGTH_BYTES, whole), "big")
+        if whole > end:
+            return
+        yield whole

@@ -57,6 +57,7 @@ from bakeoff.results.requests import Requests
 LOG_NAME = "run.jsonl"
 _TRIAL_ID = re.compile(r"[\w-][\w.-]*")
 _MAX_NAME_BYTES = 255
+_BLOCK_BYTES = 1 << 20
 _Record = TypeVar("_Record", bound=msgspec.Struct)
 
 
@@ -144,6 +145,20 @@ class TrialFolder:
         """Replace the decoded requests."""
         encode = msgspec.json.Encoder().encode
         write_atomic(self._requests, (encode(record) + b"\n" for record in records))
+
+    def join_requests(self, parts: Sequence[Path]) -> None:
+        """Replace the decoded requests by those of several files, one after another, and remove these."""
+        write_atomic(self._requests, itertools.chain.from_iterable(map(_blocks, parts)))
+        for part in parts:
+            part.unlink()
+
+    def decoded_part(self, number: int) -> Path:
+        """Path of a part of the decoded requests, until all of them are joined."""
+        return self.path / f".requests-{number}.jsonl"
+
+    def read_decoded(self) -> Requests:
+        """The requests that this process has just decoded, in the order of the raw log, whatever is wrong with them."""
+        return Requests(whole_records(self._requests, RequestRecord, None))
 
     def remove_requests(self) -> None:
         """Remove the decoded requests."""
@@ -400,6 +415,12 @@ def new_run_id(name: str) -> str:
     """Unique run id that sorts by time: ``20261120-101500-demo-3f9a81c2``."""
     stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
     return f"{stamp}-{name}-{secrets.token_hex(4)}"
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK_BYTES):
+            yield block
 
 
 def _refuse_links(run: Path, *folders: Path) -> None:

@@ -153,6 +153,28 @@ def test_reading_goes_on_where_it_ended(tmp_path: Path):
     assert [item for item, _ in log.after(end)] == ITEMS[3:]
 
 
+@pytest.mark.parametrize("size_bytes", [1, 20, 1000])
+def test_ranges_hold_every_record_once(tmp_path: Path, size_bytes: int):
+    write(tmp_path / "log", ITEMS)
+    log = FrameLog(tmp_path / "log", Item)
+    ranges = log.ranges(size_bytes)
+    assert [start for start, _ in ranges] == [0, *(end for _, end in ranges[:-1])]
+    assert [item for start, end in ranges for item in log.between(start, end)] == ITEMS
+    assert all(end - start >= size_bytes for start, end in ranges[:-1])
+    assert FrameLog(tmp_path / "missing", Item).ranges(size_bytes) == []
+
+
+def test_what_is_torn_or_damaged_behind_the_last_record_lies_in_the_last_range(tmp_path: Path):
+    path = tmp_path / "log"
+    write(path, ITEMS)
+    whole, log = path.read_bytes(), FrameLog(path, Item)
+    path.write_bytes(whole + b"\0\0\1")
+    assert [item for start, end in log.ranges(1) for item in log.between(start, end)] == ITEMS
+    path.write_bytes(whole + (frames.MAX_FRAME_BYTES + 1).to_bytes(4, "big") + b"x")
+    with pytest.raises(RunUnreadable, match="claims"):
+        list(log.between(*log.ranges(1)[-1]))
+
+
 def test_a_folder_that_is_missing_is_one_clear_line(tmp_path: Path):
     with pytest.raises(NotWritable, match="cannot write"):
         FrameAppender(tmp_path / "none" / "log")

@@ -1,0 +1,149 @@
+"""Decodes the raw log of a trial once its load has ended; ``python -m`` this module is a process that decodes parts.
+
+A request takes a third of a millisecond, so a million of them would keep one core for minutes. A long log is cut into
+parts of whole frames, which the machine's cores decode into files; these become the requests of the trial, one after
+another. This process only joins them: no record passes through it.
+"""
+
+import asyncio
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from subprocess import DEVNULL
+from typing import Any
+
+import msgspec
+
+from bakeoff.engines.dialects import Dialect
+from bakeoff.harness.client.decode import decode_stream
+from bakeoff.harness.client.orders import Format
+from bakeoff.harness.host.child import child_process, read_line, send
+from bakeoff.results.errors import NotWritable
+from bakeoff.results.files.frames import FrameLog
+from bakeoff.results.log.store import TrialFolder
+from bakeoff.results.records import StreamRecord
+from bakeoff.workloads import Tokenizer
+
+PART_BYTES = 16 << 20
+"""Part of a log that one process decodes at a time, in about two seconds."""
+MIN_PARTS = 4
+"""A log with fewer parts is decoded here: a process takes a second to start."""
+
+
+class Setup(msgspec.Struct, frozen=True):
+    """The first line to a process that decodes.
+
+    Attributes:
+        format: wire format of the answers.
+        tokenizer: folder of the model's; None if tokens need not or cannot be counted.
+    """
+
+    format: Format
+    tokenizer: str | None
+
+
+class Part(msgspec.Struct, frozen=True):
+    """Whole frames of a log, and the file for their requests."""
+
+    log: str
+    start: int
+    end: int
+    out: str
+
+
+class Decoded(msgspec.Struct, frozen=True):
+    """The reply: the part's requests are in its file."""
+
+
+async def decode_log(
+    folder: TrialFolder,
+    dialect: Dialect,
+    tokenizer: Tokenizer | None,
+    format: Format,  # noqa: A002  (as in an order)
+    *,
+    in_thread: Callable[..., Awaitable[Any]],
+    cores: int,
+    part_bytes: int = PART_BYTES,
+) -> None:
+    """Decode every exchange of a trial and store the requests in its folder, in the order of the log.
+
+    Args:
+        folder: of the trial.
+        dialect: of the engine.
+        tokenizer: the model's, if its counts are exact.
+        format: from which another process makes the dialect.
+        in_thread: runs a blocking function off the event loop.
+        cores: most processes at a time.
+        part_bytes: see :data:`PART_BYTES`.
+
+    Raises:
+        RunUnreadable: the log is damaged.
+        NotWritable: the folder cannot be written.
+    """
+    logs = folder.stream_logs()
+    ranges = [(log, start, end) for log in logs for start, end in await in_thread(log.ranges, part_bytes)]
+    processes = min(cores, len(ranges))
+    if len(ranges) < MIN_PARTS or processes < 2 or type(tokenizer) not in {Tokenizer, type(None)}:
+        await in_thread(_here, folder, dialect, tokenizer)
+        return
+    outs = [folder.decoded_part(number) for number in range(len(ranges))]
+    parts = [Part(str(log.path), start, end, str(out)) for (log, start, end), out in zip(ranges, outs, strict=True)]
+    setup = Setup(format, None if tokenizer is None else str(tokenizer.folder))
+    waiting = iter(parts)
+    try:
+        left = await asyncio.gather(*(_by_process(setup, waiting) for _ in range(processes)))
+        for part in (*waiting, *(part for part in left if part is not None)):  # whatever stopped a process shows here
+            await in_thread(decode_part, part, dialect, tokenizer)
+        await in_thread(folder.join_requests, outs)
+    finally:
+        for out in outs:
+            out.unlink(missing_ok=True)
+
+
+def decode_part(part: Part, dialect: Dialect, tokenizer: Tokenizer | None) -> None:
+    """Decode some frames of a log into a file of JSON lines.
+
+    Raises:
+        RunUnreadable: the log is damaged.
+        NotWritable: the file cannot be written.
+    """
+    encode = msgspec.json.Encoder().encode
+    frames = FrameLog(Path(part.log), StreamRecord).between(part.start, part.end)
+    try:
+        with Path(part.out).open("wb") as file:
+            file.writelines(encode(decode_stream(stream, dialect, tokenizer)) + b"\n" for stream in frames)
+    except OSError as error:
+        raise NotWritable(f"cannot write {part.out}: {error.strerror}") from error
+
+
+def _here(folder: TrialFolder, dialect: Dialect, tokenizer: Tokenizer | None) -> None:
+    folder.write_requests(decode_stream(stream, dialect, tokenizer) for stream in folder.read_streams())
+
+
+async def _by_process(setup: Setup, waiting: Iterator[Part]) -> Part | None:
+    """Decode parts in a process while there are any; the part at which it ended, None if it did them all."""
+    # What stops the process is found again, and said, by this one.
+    async with child_process(__name__, stderr=DEVNULL) as process:
+        await send(process, setup)
+        for part in waiting:
+            await send(process, part)
+            if not await read_line(process):
+                return part
+    return None
+
+
+def main() -> None:
+    """Decode the parts that the lines of stdin name, until it closes."""
+    setup = msgspec.json.decode(sys.stdin.buffer.readline(), type=Setup)
+    dialect = setup.format.dialect()
+    if dialect is None:
+        return
+    tokenizer = None if setup.tokenizer is None else Tokenizer(Path(setup.tokenizer))
+    for line in sys.stdin.buffer:
+        decode_part(msgspec.json.decode(line, type=Part), dialect, tokenizer)
+        sys.stdout.buffer.write(msgspec.json.encode(Decoded()) + b"\n")
+        sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    main()
