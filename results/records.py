@@ -664,6 +664,15 @@ class TrialRecord(msgspec.Struct, frozen=True, omit_defaults=True):
         return [finding for finding in self.findings if finding.severity is Severity.NOTE]
 
 
+class GridPoint(msgspec.Struct, frozen=True):
+    """One combination of settings of an engine whose experiment has a grid."""
+
+    base: str
+    """Name of the engine without the settings."""
+    values: dict[str, Any]
+    """Setting, such as ``spec.max_num_seqs``, and its value."""
+
+
 class TrialPlan(msgspec.Struct, frozen=True, omit_defaults=True):
     """One entry of the ordered plan."""
 

@@ -42,6 +42,7 @@ def make_app() -> cyclopts.App:
         reading.HISTORY,
         showing.dashboard,
         reading.FRONTIER,
+        reading.GRID,
         reading.COST,
         exchanging.views,
         exchanging.EXPORT,

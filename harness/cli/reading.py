@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from bakeoff.results import Run
     from bakeoff.results.compare.comparison import EngineComparison
     from bakeoff.results.compare.series import Series
+    from bakeoff.results.report.grid_table import GridReport
     from bakeoff.results.run.cost import CellCost
     from bakeoff.results.run.frontier import FrontierPoint
 
@@ -198,6 +199,48 @@ def _show_frontier(points: "list[FrontierPoint]", *, json: Json = False) -> None
     print_result(points, print_frontier, json=json)
 
 
+def grid(run: str, *, metric: Metrics = None) -> "GridReport":
+    """Say which settings of a grid are best, and what each setting does.
+
+    For runs of an experiment whose engines have a grid, as in grid = { "spec.max_num_seqs" = [16, 64] }.
+
+    Parameters
+    ----------
+    run
+        Run folder.
+    metric
+        Metric to rank settings by and to show effects on; repeat the option for effects on several. Default: goodput
+        with an SLO, else output tokens/s; and effects on the median TTFT and TPOT, too.
+    """
+    from bakeoff.results.errors import NoEvidence
+    from bakeoff.results.metrics.catalogue import require_known
+    from bakeoff.results.report.grid_table import GridReport
+    from bakeoff.results.run.grid import EFFECT_METRICS, best_metric, grid_effects, ranking
+
+    measured = read(run)
+    if not measured.manifest.grid:
+        raise NoEvidence(
+            f'{run} has no grid; give an engine of its experiment grid = {{ "spec.max_num_seqs" = [16, 64] }}'
+        )
+    chosen = require_known(texts(metric))
+    first = chosen[0] if chosen else best_metric(measured)
+    effects_on = chosen or list(dict.fromkeys((first, *EFFECT_METRICS)))
+    return GridReport(first, ranking(measured, first), grid_effects(measured, effects_on))
+
+
+def _show_grid(report: "GridReport", *, json: Json = False) -> None:
+    """Print what a grid shows.
+
+    Parameters
+    ----------
+    json
+        Print every setting and every effect as JSON.
+    """
+    from bakeoff.results.report import print_grid
+
+    print_result(report, print_grid, json=json)
+
+
 def cost(*runs: str, price: Texts | None = None, api_price: Texts | None = None) -> "list[CellCost]":
     """Say what a run's traffic costs: by token, request and session, and beside an API.
 
@@ -237,6 +280,7 @@ COMPARE = command(compare, _show_comparison)
 HISTORY = command(history, _show_history, _exit_code_of_history, no_evidence=EXIT_CANNOT_TELL)
 FRONTIER = command(frontier, _show_frontier)
 COST = command(cost, _show_costs)
+GRID = command(grid, _show_grid)
 
 
 def read(location: str | Path) -> "Run":

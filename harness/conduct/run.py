@@ -99,6 +99,7 @@ def create_run(
         slo=experiment.slo,
         prices={each.name: own for each in experiment.engines if (own := experiment.prices_of(each)).are_stated},
         api_prices=experiment.api_prices,
+        grid={each.name: each.point for each in experiment.engines if each.point is not None},
         resumed_from=earlier.path.name if earlier else None,
         notes=_notes(experiment),
         search=search,

@@ -14,11 +14,12 @@ from bakeoff.engines.request_shape import RequestShape
 from bakeoff.engines.secrets import MASK
 from bakeoff.harness.client.live_history import History
 from bakeoff.harness.errors import BadExperiment
+from bakeoff.harness.experiment.grid import with_grids
 from bakeoff.harness.host.machine_state import MAX_FOREIGN_SHARE
 from bakeoff.harness.rules.rule_set import STEADY, Rules, Start, rules_named, with_rules
 from bakeoff.results.log.store import RunFolder
 from bakeoff.results.prices import Prices, TokenPrices
-from bakeoff.results.records import Cache, Load, Slo, TrialPlan
+from bakeoff.results.records import Cache, GridPoint, Load, Slo, TrialPlan
 from bakeoff.workloads import arrival, workload
 from bakeoff.workloads.models import ModelShare
 from bakeoff.workloads.options import typed_options
@@ -63,6 +64,10 @@ class EngineConfig(Deployment, frozen=True, forbid_unknown_fields=True, omit_def
     """What its requests carry, over the experiment's ``[request]``."""
     prices: Prices = Prices()
     """What it costs, over the experiment's ``[prices]``."""
+    grid: dict[str, list[Any]] = {}  # noqa: RUF012  (msgspec copies it)
+    """Settings, such as ``spec.max_num_seqs``, and their values: an engine for each combination; empty in these."""
+    point: GridPoint | None = None
+    """The combination that the engine is; None without a grid."""
     loads: list[str] = []  # noqa: RUF012  (msgspec copies it)
     """Labels of the levels that this engine is measured at, such as ``c=8``. Default: all."""
 
@@ -291,7 +296,7 @@ def experiment_from(data: dict[str, Any], owner: str) -> Experiment:
         BadExperiment: as :func:`load_experiment`.
         EngineError, WorkloadError: an engine, a workload or one of their options is unknown.
     """
-    experiment = typed_options(Experiment, with_rules(data), owner, BadExperiment)
+    experiment = typed_options(Experiment, with_grids(with_rules(data), owner), owner, BadExperiment)
     problem = _problem(experiment)
     if problem:
         raise BadExperiment(f"{owner}: {problem}")

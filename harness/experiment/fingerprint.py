@@ -22,7 +22,7 @@ from bakeoff.harness.experiment.config import Experiment
 from bakeoff.harness.host.environment import VERSION
 from bakeoff.results.records import TrialPlan
 
-_NOT_MEASURED = ("label", "port", "prices")
+_NOT_MEASURED = ("label", "port", "prices", "point")
 
 
 def fingerprint(

@@ -12,7 +12,8 @@ import msgspec
 from bakeoff.results.compare.series import Change, Doubt, Drift, Point, Series, age, is_worse
 from bakeoff.results.errors import NoEvidence, NotComparable, RunNotFound
 from bakeoff.results.index import CellFacts, Index, Query, RunFacts
-from bakeoff.results.metrics import CATALOGUE, HEADLINE
+from bakeoff.results.metrics import HEADLINE
+from bakeoff.results.metrics.catalogue import require_known
 from bakeoff.results.records import RunStatus
 from bakeoff.results.statistics.change_points import ChangePoint, Course, Stretch, course
 from bakeoff.results.statistics.segments import MIN_POINTS
@@ -68,9 +69,7 @@ def history_of(
     newest: int | None = None,
 ) -> list[Series]:
     """Like :func:`history`, over the runs of an index, and with series that are too short to detect a step."""
-    unknown = [metric for metric in metrics if metric not in CATALOGUE]
-    if unknown:
-        raise NotComparable(f"unknown metric '{unknown[0]}'; known: {', '.join(CATALOGUE)}")
+    require_known(metrics)
     runs = _runs(index, name, branch, newest)
     groups: dict[tuple[str, ...], list[tuple[RunFacts, CellFacts]]] = {}
     for run in runs:

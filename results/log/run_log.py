@@ -17,7 +17,7 @@ from bakeoff.results.files.jsonl import Appender, read_log
 from bakeoff.results.log.search import Attempt, SearchConfig
 from bakeoff.results.machine.ceilings import Ceilings
 from bakeoff.results.prices import Prices, TokenPrices
-from bakeoff.results.records import RunStatus, Slo, StoredFile, TrialPlan, TrialRecord, schema_problem
+from bakeoff.results.records import GridPoint, RunStatus, Slo, StoredFile, TrialPlan, TrialRecord, schema_problem
 
 
 class Source(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -52,6 +52,8 @@ class RunHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     prices: dict[str, Prices] = {}
     """What each engine costs, by label."""
     api_prices: TokenPrices = TokenPrices()
+    grid: dict[str, GridPoint] = {}
+    """The settings of each engine that comes from a grid, by label."""
     notes: list[str] = []
     """Declarations that the report prints, such as the scale of a workload."""
     source: Source | None = None

@@ -1,7 +1,8 @@
 """All metrics, collected from the modules that declare them."""
 
-from collections.abc import Container
+from collections.abc import Container, Iterable
 
+from bakeoff.results.errors import NotComparable
 from bakeoff.results.metric import Better, Metric, Role, Unit
 from bakeoff.results.metrics import (
     answers,
@@ -53,6 +54,18 @@ COMPARED: dict[str, Metric] = {**CATALOGUE, PERPLEXITY.name: PERPLEXITY}
 def names_of(role: Role) -> tuple[str, ...]:
     """Names of the metrics with a role, in display order."""
     return tuple(name for name, metric in CATALOGUE.items() if role in metric.roles)
+
+
+def require_known(names: Iterable[str]) -> list[str]:
+    """The names, all of which are metrics of the catalogue.
+
+    Raises:
+        NotComparable: one is not.
+    """
+    chosen = list(names)
+    if unknown := [name for name in chosen if name not in CATALOGUE]:
+        raise NotComparable(f"unknown metric '{unknown[0]}'; known: {', '.join(CATALOGUE)}")
+    return chosen
 
 
 HEADLINE = names_of(Role.HEADLINE)

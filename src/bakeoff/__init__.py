@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from bakeoff.harness.cli.machine import machine
     from bakeoff.harness.cli.measuring import bench, demo, profile, run
     from bakeoff.harness.cli.planning import plan
-    from bakeoff.harness.cli.reading import compare, cost, frontier, history
+    from bakeoff.harness.cli.reading import compare, cost, frontier, grid, history
     from bakeoff.harness.cli.searching import search
     from bakeoff.harness.errors import BadExperiment, HarnessError, RunInterrupted
     from bakeoff.harness.experiment.config import Experiment
@@ -94,6 +94,7 @@ __all__ = [
     "floor",
     "frontier",
     "gate",
+    "grid",
     "history",
     "load",
     "machine",
@@ -125,7 +126,7 @@ _HOMES = {
     "bakeoff.harness.cli.machine": ("machine",),
     "bakeoff.harness.cli.measuring": ("bench", "demo", "profile", "run"),
     "bakeoff.harness.cli.planning": ("plan",),
-    "bakeoff.harness.cli.reading": ("compare", "cost", "frontier", "history"),
+    "bakeoff.harness.cli.reading": ("compare", "cost", "frontier", "grid", "history"),
     "bakeoff.harness.cli.searching": ("search",),
     "bakeoff.harness.errors": ("BadExperiment", "HarnessError", "RunInterrupted"),
     "bakeoff.harness.experiment.config": ("Experiment",),

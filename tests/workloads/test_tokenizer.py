@@ -126,7 +126,7 @@ def test_a_hostile_template_is_kept_in_its_sandbox(tmp_path: Path) -> None:
 
 @pytest.mark.model
 def test_the_real_tokenizer_counts_as_the_library_does(smollm2: Tokenizer) -> None:
-    file = smollm2._folder / "tokenizer.json"
+    file = smollm2.folder / "tokenizer.json"
     library = tokenizers.Tokenizer.from_file(str(file))
     assert smollm2.encode(LESSON) == library.encode(LESSON, add_special_tokens=False).ids
     assert smollm2.count("2024") == 4
