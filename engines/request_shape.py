@@ -342,3 +342,12 @@ def _remove(body: dict[str, Any], path: str) -> None:
     for key in outer:
         body = body[key]
     del body[name]
+
+
+def reshaped(dialect: Dialect, own: RequestShape) -> ShapedDialect:
+    """The dialect with a shape of its own, which takes precedence over the one that it has.
+
+    Raises:
+        BadOption: the shape is one that no engine can be sent.
+    """
+    return ShapedDialect(plain_dialect(dialect), shape_of(dialect).under(own))

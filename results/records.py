@@ -160,6 +160,8 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether the answer is a stream of events; otherwise it is one document, and only its end has a time."""
     model: str | None = None
     """The model that it was sent to, if the workload mixes several."""
+    traffic_class: str | None = None
+    """The class of its session, if the traffic has several."""
     passages: int | None = None
     """Texts to embed or to rank, each of which needs a row in the answer."""
     check: str | None = None

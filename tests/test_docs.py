@@ -19,15 +19,18 @@ from bakeoff.engines.addresses import Address, Balance, Role
 from bakeoff.engines.deployment import Container, Ssh
 from bakeoff.harness.cli import make_app
 from bakeoff.harness.experiment.config import (
+    ClassWorkload,
     ClientConfig,
     EngineConfig,
     Experiment,
     ModelConfig,
     QualityConfig,
+    TrafficClass,
     TrialConfig,
     WorkloadConfig,
 )
 from bakeoff.results.metrics import CATALOGUE
+from bakeoff.results.prices import Prices, TokenPrices
 from bakeoff.results.records import Cache, Load, Slo
 from bakeoff.results.statistics.interval import log_t_interval
 from bakeoff.results.text.format import interval_text
@@ -112,7 +115,8 @@ def test_every_key_of_the_experiment_file_is_described():
     text = (ROOT / "docs/experiment.md").read_text(encoding="utf-8")
     kinds: tuple[type[msgspec.Struct], ...] = (
         Experiment, EngineConfig, ModelConfig, WorkloadConfig, TrialConfig, ClientConfig,
-        QualityConfig, Load, Slo, EngineSpec, Speculation, Container, Ssh, Address,
+        QualityConfig, Load, Slo, TrafficClass, ClassWorkload, Prices, TokenPrices, EngineSpec,
+        Speculation, Container, Ssh, Address,
     )  # fmt: skip
     keys = {key for kind in kinds for key in kind.__struct_fields__}
     assert {key for key in keys if f"`{key}`" not in text and f"[{key}]" not in text} == set()
@@ -127,6 +131,7 @@ def test_defaults_in_the_experiment_page_are_those_of_the_code():
     trial, experiment = TrialConfig(), {"repeats": 3, "seed": 1}
     fields = {**msgspec.structs.asdict(trial), **msgspec.structs.asdict(ClientConfig()), **experiment}
     fields |= msgspec.structs.asdict(QualityConfig())
+    fields |= {"weight": TrafficClass("a", ClassWorkload("chat")).weight}
     assert {name: float(value) for name, value in rows.items()} == {name: float(fields[name]) for name in rows}
     assert {*msgspec.structs.asdict(trial), "workers", "max_error_share"} - {"cache", "max_requests"} <= set(rows)
     assert "| `max_requests` | – |" in text

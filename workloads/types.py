@@ -148,6 +148,8 @@ class Session(msgspec.Struct, frozen=True, omit_defaults=True):
     turns: tuple[Turn, ...]
     start_s: float | None = None
     """Start time in the trace or by the workload's arrival process, in seconds; None if unknown."""
+    traffic_class: str = ""
+    """Its class, if the traffic has several."""
 
 
 class Workload(Protocol):

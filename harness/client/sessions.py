@@ -76,6 +76,7 @@ class RequestInFlight(StreamLog):
             status=self.status,
             is_streamed=self.is_streamed,
             model=plan.model,
+            traffic_class=plan.traffic_class,
             passages=self.passages,
             check=turn.check,
             expected=turn.expected,

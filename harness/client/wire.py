@@ -9,8 +9,9 @@ import functools
 import itertools
 import secrets
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -71,6 +72,7 @@ class WireSession(msgspec.Struct, frozen=True, array_like=True):
         play: see :attr:`~bakeoff.workloads.plan.PlannedSession.play`.
         model: its own model, if the workload mixes several.
         as_ids: whether its prompts are token ids.
+        traffic_class: its class, if the traffic has several.
     """
 
     index: int
@@ -82,6 +84,7 @@ class WireSession(msgspec.Struct, frozen=True, array_like=True):
     play: str = ""
     model: str | None = None
     as_ids: bool = False
+    traffic_class: str | None = None
 
     def request(self, number: int, body: bytes) -> HttpRequest:
         """The request of a turn, with ids in its headers; each repetition of the session is another conversation.
@@ -115,6 +118,13 @@ def new_nonce() -> str:
     return secrets.token_hex(6)
 
 
+class OfClass(NamedTuple):
+    """How the requests of a class are encoded, and its own model; None for that of all others."""
+
+    dialect: Dialect
+    model: str | None
+
+
 def wire_sessions(
     sessions: Iterable[PlannedSession],
     dialect: Dialect,
@@ -124,6 +134,7 @@ def wire_sessions(
     tokenizer: Tokenizer | None = None,
     logprobs: Callable[[int], bool] | None = None,
     models: ModelMix | None = None,
+    classes: Mapping[str, OfClass] | None = None,
     history: History = History.RECORDED,
     nonce: str | None = None,
 ) -> Iterator[WireSession]:
@@ -137,21 +148,29 @@ def wire_sessions(
         tokenizer: the model's; renders chats for an engine that takes only text.
         logprobs: whether the request at a position in this plan, from 0, asks for log-probabilities; None for none.
         models: chooses the model of each session; None for ``model``.
+        classes: of the sessions, by name; None if they have none.
         history: whether conversations hold the answers of this load instead of the recorded ones; as token ids, they
             need the tokenizer.
         nonce: makes ids unique among all plans whose indices may be equal; None for a new one.
     """
-    index, ask, nonce = first_index, asking(dialect, tokenizer), nonce or new_nonce()
+    index, nonce = first_index, nonce or new_nonce()
+    dialects = {"": dialect} | {name: of_class.dialect for name, of_class in (classes or {}).items()}
+    asks = {name: asking(each, tokenizer) for name, each in dialects.items()}
     as_ids = tokenizer if history is History.LIVE_IDS else None
     for planned in sessions:
-        chosen = models.of(planned.session.id) if models else None
+        chosen, own = models.of(planned.session.id) if models else None, planned.session.traffic_class
+        if classes and own:
+            chosen = classes[own].model
+        ask = asks[own if classes else ""]
         links = Links.of(planned.session.turns)
         of_session = planned.session.turns
         lived = marked(of_session, nonce) if history.is_live else [MarkedTurn(turn) for turn in of_session]
         requests: list[HttpRequest] = []
         for number, entry in enumerate(lived):
             asked = functools.partial(
-                ask, model=chosen or model, logprobs=logprobs is not None and logprobs(index - first_index + number)
+                ask,
+                model=chosen or model,
+                logprobs=logprobs is not None and logprobs(index - first_index + number),
             )
             if as_ids is not None:
                 requests.append(asking_ids(entry.turn, nonce, as_ids, asked))
@@ -183,7 +202,7 @@ def wire_sessions(
         offset_ns = None if planned.offset_s is None else round(planned.offset_s * NS_PER_S)
         yield WireSession(
             index, planned.session.id, offset_ns, turns, nonce=nonce, play=planned.play, model=chosen,
-            as_ids=as_ids is not None,
+            as_ids=as_ids is not None, traffic_class=own or None,
         )  # fmt: skip
         index += len(turns)
 

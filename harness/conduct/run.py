@@ -42,7 +42,7 @@ from bakeoff.results.log.search import SearchConfig
 from bakeoff.results.log.store import RunFolder, TrialFolder
 from bakeoff.results.machine.ceilings import Ceilings, stored_ceilings
 from bakeoff.results.records import SCHEMA_VERSION, RunStatus, TrialRecord, Verdict
-from bakeoff.workloads import APPROXIMATE, Tokenizer, workload
+from bakeoff.workloads import APPROXIMATE, Tokenizer
 from bakeoff.workloads.errors import WorkloadError
 
 MakePolicy = Callable[[Preparation, RunFolder], Policy]
@@ -99,6 +99,7 @@ def create_run(
         slo=experiment.slo,
         prices={each.name: own for each in experiment.engines if (own := experiment.prices_of(each)).are_stated},
         api_prices=experiment.api_prices,
+        classes={each.name: experiment.slo_of_class(each.name) for each in experiment.classes},
         grid={each.name: each.point for each in experiment.engines if each.point is not None},
         resumed_from=earlier.path.name if earlier else None,
         notes=_notes(experiment),
@@ -305,7 +306,7 @@ def _tokenizer_here(model: ModelConfig) -> Tokenizer | None:
 
 
 def _notes(experiment: Experiment) -> list[str]:
-    notes = list(workload(experiment.workload.name, experiment.workload.options).notes())
+    notes = list(experiment.source().notes())
     if experiment.model.tokenizer == APPROXIMATE:
         notes.append("prompts are approximate: their lengths were counted without the model's tokenizer")
     return notes

@@ -11,12 +11,13 @@ import numpy as np
 
 from bakeoff.engines import Server
 from bakeoff.engines.addresses import replica_header_of
+from bakeoff.engines.request_shape import reshaped
 from bakeoff.harness.calibration.client_error import Shape, median_of, spread_of
 from bakeoff.harness.client import Closed, Fleet, Issue, LoadResult
 from bakeoff.harness.client.decoding import decode_log
 from bakeoff.harness.client.fleet import LoadOrder, Share
 from bakeoff.harness.client.orders import Format
-from bakeoff.harness.client.wire import WireSession, new_nonce, wire_sessions
+from bakeoff.harness.client.wire import OfClass, WireSession, new_nonce, wire_sessions
 from bakeoff.harness.conduct.addresses import (
     division_of,
     pages_of,
@@ -347,6 +348,10 @@ class TrialRunner:
         return wire_sessions(
             sessions, dialect, model, first_index=first, tokenizer=self._tokenizer, logprobs=logprobs,
             models=ModelMix(shares, str(self._experiment.seed)) if shares else None,
+            classes={
+                each.name: OfClass(reshaped(dialect, each.request), each.model)
+                for each in self._experiment.classes
+            },
             history=self._experiment.workload.history, nonce=self._nonce,
         )  # fmt: skip
 

@@ -20,7 +20,8 @@ from bakeoff.harness.rules.rule_set import STEADY, Rules, Start, rules_named, wi
 from bakeoff.results.log.store import RunFolder
 from bakeoff.results.prices import Prices, TokenPrices
 from bakeoff.results.records import Cache, GridPoint, Load, Slo, TrialPlan
-from bakeoff.workloads import arrival, workload
+from bakeoff.workloads import Workload, arrival, workload
+from bakeoff.workloads.mix import Mix, Part
 from bakeoff.workloads.models import ModelShare
 from bakeoff.workloads.options import typed_options
 
@@ -33,6 +34,8 @@ MAX_PLANNED = 1_000_000
 """Most requests of one part of a trial's plan. Planning takes about a millisecond for each."""
 MAX_WORKERS = 1024
 MAX_TIME_WARP = 1e6
+CLASSES = "classes"
+"""Name of the workload in tables where the traffic has classes."""
 Seconds = Annotated[float, msgspec.Meta(le=MAX_SECONDS)]
 """Finite, like every number with a bound: NaN satisfies none."""
 
@@ -89,6 +92,32 @@ class WorkloadConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
     history: History = History.RECORDED
     """Which answers later calls of a conversation hold: the workload's own, or those that the engine gave, as text
     (``live``) or as token ids (``live-ids``); chats only."""
+
+
+class ClassWorkload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a class sends."""
+
+    name: str
+    """One of ``bakeoff workloads list``."""
+    options: dict[str, Any] = {}
+    """The workload's own options."""
+
+
+class TrafficClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Sessions of one kind or tenant among those of others."""
+
+    name: str
+    """In tables; letters, digits, ``.``, ``-`` and ``_``."""
+    workload: ClassWorkload
+    """What it sends."""
+    weight: Annotated[float, msgspec.Meta(gt=0, le=1e6)] = 1.0
+    """Its share of the sessions, relative to the others."""
+    model: str | None = None
+    """Model or adapter, such as a LoRA, that its requests name. Default: the engine's."""
+    request: RequestShape = RequestShape()
+    """What its requests carry, such as a priority or a key, over the engine's and the experiment's."""
+    slo: Slo = Slo()
+    """Its own SLO. Default: the experiment's."""
 
 
 class TrialConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -157,6 +186,8 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     loads: list[Load]
     """Load levels: ``concurrency = N``, or ``rate_per_s = R`` with ``arrival``."""
     workload: WorkloadConfig
+    classes: list[TrafficClass] = []
+    """Classes that share the load, each with sessions, requests and an SLO of its own; in place of ``workload``."""
     rules: str = STEADY
     """Rules of play of sessions: one of ``bakeoff rules``, or the path of a file that ends in ``.toml``. They set what
     the experiment leaves out, such as ``trial.duration_s``."""
@@ -213,6 +244,23 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     def request_of(self, engine: EngineConfig) -> RequestShape:
         """What the engine's requests carry: the shared shape, overridden by its own."""
         return self.request.under(engine.request)
+
+    def source(self) -> Workload:
+        """The sessions that every engine gets.
+
+        Raises:
+            WorkloadError: a workload or one of its options is unknown.
+        """
+        if not self.classes:
+            return workload(self.workload.name, self.workload.options)
+        return Mix(
+            [Part(each.name, each.weight, workload(each.workload.name, each.workload.options)) for each in self.classes]
+        )
+
+    def slo_of_class(self, name: str) -> Slo:
+        """The SLO of a class: its own, or else the experiment's."""
+        (own,) = [each.slo for each in self.classes if each.name == name]
+        return self.slo if own == Slo() else own
 
     def prices_of(self, engine: EngineConfig) -> Prices:
         """What the engine costs: the shared prices, overridden by its own."""
@@ -296,13 +344,16 @@ def experiment_from(data: dict[str, Any], owner: str) -> Experiment:
         BadExperiment: as :func:`load_experiment`.
         EngineError, WorkloadError: an engine, a workload or one of their options is unknown.
     """
-    experiment = typed_options(Experiment, with_grids(with_rules(data), owner), owner, BadExperiment)
+    plain = with_grids(with_rules(data), owner)
+    if plain.get("classes"):
+        plain.setdefault("workload", {"name": CLASSES})
+    experiment = typed_options(Experiment, plain, owner, BadExperiment)
     problem = _problem(experiment)
     if problem:
         raise BadExperiment(f"{owner}: {problem}")
     for engine in experiment.engines:
         check(engine.adapter, engine.options, experiment.spec_of(engine), engine, experiment.request_of(engine))
-    workload(experiment.workload.name, experiment.workload.options)
+    experiment.source()
     for load in experiment.loads:
         if load.arrival not in {None, "workload"}:
             arrival(load.arrival or "", load.rate_per_s or 0.0, load.arrival_options)
@@ -380,6 +431,23 @@ def _problem(experiment: Experiment) -> str | None:
             "trial.max_requests must be at least 1",
         ),
         (len(set(levels)) == len(levels), "two loads are equal; remove one"),
+        (
+            not experiment.classes or experiment.workload == WorkloadConfig(CLASSES),
+            "classes say what is sent; leave out workload",
+        ),
+        (
+            len({each.name for each in experiment.classes}) == len(experiment.classes),
+            "two classes have the same name; rename one",
+        ),
+        (
+            all(_is_name(each.name) for each in experiment.classes),
+            "the name of a class may only have letters, digits, '.', '-' and '_', and not begin with '.'",
+        ),
+        (
+            not experiment.classes or all(load.arrival != "workload" for load in experiment.loads),
+            "classes have no arrivals of a workload; give the load an arrival process, such as poisson",
+        ),
+        (all(all(_is_bound(each.slo)) for each in experiment.classes), "each bound of slo must be a number above 0"),
         (
             len({share.name for share in experiment.workload.models}) == len(experiment.workload.models),
             "workload.models names a model twice; add its weights",

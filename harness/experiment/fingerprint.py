@@ -20,7 +20,7 @@ from bakeoff.engines.errors import NotInstalled
 from bakeoff.engines.secrets import masked_data
 from bakeoff.harness.experiment.config import Experiment
 from bakeoff.harness.host.environment import VERSION
-from bakeoff.results.records import TrialPlan
+from bakeoff.results.records import Slo, TrialPlan
 
 _NOT_MEASURED = ("label", "port", "prices", "point")
 
@@ -54,6 +54,7 @@ def fingerprint(
         "bakeoff": _own_build(),
         "model": [model.name, model.sha256],
         "workload": msgspec.to_builtins(experiment.workload),
+        **({"classes": _of_traffic(experiment)} if experiment.classes else {}),
         "rules": msgspec.to_builtins(experiment.rules_of_play),
         "traffic": traffic_sha256,
         "load": msgspec.to_builtins(plan.load),
@@ -66,6 +67,11 @@ def fingerprint(
         "machine": machine,
     }
     return hashlib.sha256(msgspec.json.encode(masked_data(facts), order="sorted")).hexdigest()
+
+
+def _of_traffic(experiment: Experiment) -> list[Any]:
+    """The classes without their SLOs."""
+    return [msgspec.to_builtins(msgspec.structs.replace(each, slo=Slo())) for each in experiment.classes]
 
 
 def build_of_engine(engine: Engine) -> dict[str, Any]:

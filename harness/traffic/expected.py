@@ -7,7 +7,7 @@ from bakeoff.harness.experiment.config import Experiment
 from bakeoff.harness.traffic.session_law import SessionLaw
 from bakeoff.harness.traffic.steady import window_s
 from bakeoff.results.records import Load
-from bakeoff.workloads import Seed, WorkloadError, workload
+from bakeoff.workloads import Seed, WorkloadError
 from bakeoff.workloads.shapes import SupportsChoice, SupportsShapes
 
 _SAMPLE = 256
@@ -34,9 +34,8 @@ class ExpectedLength:
     @functools.cached_property
     def _pause_s(self) -> float:
         """Mean pause before a request; 0 unless the workload draws its sessions: a trace would be read once more."""
-        config = self._experiment.workload
         try:
-            source = workload(config.name, config.options)
+            source = self._experiment.source()
             if not isinstance(source, SupportsShapes) or not isinstance(source, SupportsChoice):
                 return 0.0
             shapes = source.shapes(Seed.of(str(self._experiment.seed)))

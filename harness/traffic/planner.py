@@ -37,7 +37,6 @@ from bakeoff.workloads import (
     plan_open,
     plan_recorded,
     prompt_reader,
-    workload,
 )
 from bakeoff.workloads.graph import first_alone
 from bakeoff.workloads.types import SupportsOwnRate, SupportsPrimers, SupportsReach
@@ -152,7 +151,7 @@ class TrafficPlanner:
         self._redraw = redraw
         self.tokenizer = tokenizer
         self._folder = folder
-        self._workload = workload(experiment.workload.name, experiment.workload.options)
+        self._workload = experiment.source()
         self._planned: dict[Seed, Traffic] = {}
         self._repeat: int | None = None
         reach_s = experiment.trial.ramp_s + experiment.trial.max_window_s + 2 * experiment.trial.timeout_s

@@ -52,6 +52,8 @@ class RunHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     prices: dict[str, Prices] = {}
     """What each engine costs, by label."""
     api_prices: TokenPrices = TokenPrices()
+    classes: dict[str, Slo] = {}
+    """The SLO of each class of the traffic, by name."""
     grid: dict[str, GridPoint] = {}
     """The settings of each engine that comes from a grid, by label."""
     notes: list[str] = []

@@ -1,8 +1,9 @@
-"""Results of parts of a cell's requests: by model, by address, by turn, by agent, by length of the prompt."""
+"""Results of parts of a cell's requests: by class, model, address, turn, agent, and length of the prompt."""
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 import numpy as np
@@ -41,6 +42,7 @@ class RequestGroup(msgspec.Struct, frozen=True):
         cached_share: share of the prompt tokens from the prefix cache; None if the engine does not report it.
         output_tokens: of the answers.
         metrics: those with one observation per request, over these requests together.
+        goodput_per_s: requests that met the group's SLO, per second of the windows; None without an SLO.
     """
 
     engine: str
@@ -52,6 +54,55 @@ class RequestGroup(msgspec.Struct, frozen=True):
     cached_share: float | None
     output_tokens: int
     metrics: dict[str, Value]
+    goodput_per_s: float | None = None
+
+
+class Fairness(msgspec.Struct, frozen=True):
+    """How evenly one engine at one load serves the classes of the traffic.
+
+    Attributes:
+        engine: label.
+        level: title of the load.
+        index: Jain's index of the classes' attainments, (Σ a)² / (n Σ a²): 1 if all are equal, 1/n if one class gets
+            everything (Jain, Chiu and Hawe, DEC-TR-301, 1984).
+        worst: the class with the lowest attainment.
+        attainment: of that class.
+    """
+
+    engine: str
+    level: str
+    index: float
+    worst: str
+    attainment: float
+
+
+def by_class(run: Run) -> list[RequestGroup]:
+    """The groups of the classes of the traffic, each with the metrics of its own SLO; none without classes."""
+    slos = run.manifest.classes
+    order = {name: number for number, name in enumerate(slos)}
+
+    def names_of(requests: Requests) -> list[Name | None]:
+        return [None if name is None else (order[name], name) for name in requests.values("traffic_class")]
+
+    return list(_grouped(run, names_of, slos)) if slos else []
+
+
+def fairness(groups: Sequence[RequestGroup]) -> list[Fairness]:
+    """One entry for each engine and load whose classes all have an attainment.
+
+    Args:
+        groups: from :func:`by_class`.
+    """
+    found: list[Fairness] = []
+    for engine, level in dict.fromkeys((group.engine, group.level) for group in groups):
+        own = [group for group in groups if (group.engine, group.level) == (engine, level)]
+        shares = {group.name: value for group in own if (value := group.metrics["attainment"].value) is not None}
+        squares = sum(share**2 for share in shares.values())
+        if len(shares) == len(own) and squares > 0:
+            worst = min(shares, key=lambda name: shares[name])
+            index = sum(shares.values()) ** 2 / (len(shares) * squares)
+            found.append(Fairness(engine, level, index, worst, shares[worst]))
+    return found
 
 
 def by_model(run: Run) -> list[RequestGroup]:
@@ -129,14 +180,20 @@ def _valid(run: Run) -> Iterator[Trial]:
     return (trial for level in levels_of(run) for cell in level.cells for trial in run.valid_trials_of(cell))
 
 
-def _grouped(run: Run, name_of: NameOf) -> Iterator[RequestGroup]:
+def _grouped(run: Run, name_of: NameOf, slos: Mapping[str, Slo] = MappingProxyType({})) -> Iterator[RequestGroup]:
+    """The groups; those with an SLO by its bounds."""
     for level in levels_of(run):
         for cell in level.cells:
-            trials = [trial.inside.take(~trial.inside.is_cancelled) for trial in run.valid_trials_of(cell)]
+            valid = run.valid_trials_of(cell)
+            trials = [trial.inside.take(~trial.inside.is_cancelled) for trial in valid]
+            length_s = sum(trial.window.length_s for trial in valid) if slos else 0.0
             named = [(requests, *_codes(name_of(requests))) for requests in trials]
             for name in sorted({name for _, _, names in named for name in names}):
                 parts = [requests.take(codes == names.index(name)) for requests, codes, names in named if name in names]
-                yield _group(cell.engine, level.title, name[1], parts)
+                group = _group(cell.engine, level.title, name[1], parts, slos.get(name[1], Slo()))
+                if (share := group.metrics["attainment"].value) is not None and length_s > 0:
+                    group = msgspec.structs.replace(group, goodput_per_s=share * group.requests / length_s)
+                yield group
 
 
 def _codes(names: Iterable[Name | None]) -> tuple[Ints, list[Name]]:
@@ -146,7 +203,7 @@ def _codes(names: Iterable[Name | None]) -> tuple[Ints, list[Name]]:
     return np.array(codes, dtype=np.int64), list(numbers)
 
 
-def _group(engine: str, level: str, name: str, trials: Sequence[Requests]) -> RequestGroup:
+def _group(engine: str, level: str, name: str, trials: Sequence[Requests], slo: Slo) -> RequestGroup:
     requests = Requests.joined(trials)
     lengths = known(prompt_lengths(requests))
     prompts = prompt_tokens(requests)
@@ -159,5 +216,5 @@ def _group(engine: str, level: str, name: str, trials: Sequence[Requests]) -> Re
         prompt_tokens=float(np.median(lengths)) if len(lengths) else None,
         cached_share=prompts.cached / prompts.total if prompts and prompts.total else None,
         output_tokens=int(requests.chunks.tokens.sum()),
-        metrics=request_metrics(requests, Slo()),
+        metrics=request_metrics(requests, slo),
     )

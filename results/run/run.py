@@ -446,7 +446,7 @@ def _request_frame(plan: TrialPlan | TrialRecord, verdict: str | None, requests:
         for name in (
             "index", "phase", "session", "turn", "agent", "address", "outcome", "planned_ns", "sent_ns", "ended_ns",
             "prompt_tokens", "cached_tokens", "output_tokens", "reasoning_tokens", "hidden_tokens", "image_tokens",
-            "model", "is_right",
+            "model", "traffic_class", "is_right",
         )
     }  # fmt: skip
     columns["chunks"] = requests.chunks.counts

@@ -168,6 +168,16 @@ def test_settings_that_cannot_change_a_figure_keep_the_fingerprint(changes: dict
     assert fingerprint_of(changes) == fingerprint_of({})
 
 
+def test_what_a_class_sends_is_part_of_the_fingerprint_and_its_slo_is_not():
+    def classes(**changes: Any) -> dict[str, Any]:
+        own = {"name": "a", "workload": {"name": "random", "options": {"output_tokens": 5}}, **changes}
+        return {"workload": {"name": "classes"}, "classes": [own]}
+
+    assert fingerprint_of(classes(slo={"ttft_s": 1.0})) == fingerprint_of(classes())
+    assert fingerprint_of(classes(request={"top_k": 3})) != fingerprint_of(classes())
+    assert fingerprint_of(classes(model="lora")) != fingerprint_of(classes())
+
+
 def test_the_fingerprint_does_not_depend_on_a_secrets_value():
     assert fingerprint_of(with_engine(env={"API_KEY": "sk-secret-2"})) == fingerprint_of({})
 

@@ -1,0 +1,140 @@
+"""Two classes on a server with known service times: every class's figures are those, and its requests carry its own."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from bakeoff import results
+from bakeoff.engines import Deployment, dialect
+from bakeoff.engines.request_shape import RequestShape, reshaped
+from bakeoff.harness.client.wire import OfClass, wire_sessions
+from bakeoff.harness.errors import BadExperiment
+from bakeoff.harness.experiment.config import Experiment, experiment_from
+from bakeoff.harness.virtual import Fixed, PerToken, VirtualEngine, virtual_run
+from bakeoff.results.records import Slo
+from bakeoff.results.report import render_html
+from bakeoff.results.report.class_figures import bounds_of, fairness_lines
+from bakeoff.results.run.groups import by_class, fairness
+from bakeoff.workloads import PlannedSession, Session, Turn
+
+TTFT_S, TOKEN_S = 0.1, 0.01
+SHORT, LONG = 5, 41
+E2E_S = {"short": TTFT_S + (SHORT - 1) * TOKEN_S, "long": TTFT_S + (LONG - 1) * TOKEN_S}
+"""0.14 and 0.5 seconds."""
+
+
+def a_class(name: str, tokens: int, **changes: Any) -> dict[str, Any]:
+    return {
+        "name": name,
+        "workload": {"name": "random", "options": {"input_tokens": 8, "output_tokens": tokens}},
+        **changes,
+    }
+
+
+CLASSES = [
+    a_class("short", SHORT, weight=3, slo={"e2e_s": 0.2}),
+    a_class("long", LONG, slo={"e2e_s": 0.3, "ttft_s": 0.2}, model="lora-long"),
+]
+
+
+def experiment(classes: list[dict[str, Any]] = CLASSES, **changes: Any) -> Experiment:
+    data = {
+        "name": "c", "engines": [{"adapter": "reference", "label": "a"}], "classes": classes,
+        "loads": [{"rate_per_s": 20, "arrival": "poisson"}], "trial": {"warm_up_s": 0.0, "duration_s": 20},
+        "quality": {"samples": 0}, **changes,
+    }  # fmt: skip
+    return experiment_from(data, "c")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> results.Run:
+    engine = VirtualEngine(service=PerToken(Fixed(TTFT_S), Fixed(TOKEN_S)))
+    return virtual_run(experiment(), {"a": engine}, tmp_path_factory.mktemp("classes"))
+
+
+def test_figures_of_each_class_are_its_service_times(run: results.Run):
+    groups = by_class(run)
+    assert [group.name for group in groups] == ["short", "long"]
+    for group in groups:
+        assert group.metrics["e2e_p50_s"].value == pytest.approx(E2E_S[group.name], abs=1e-6)
+        assert group.metrics["ttft_p50_s"].value == pytest.approx(TTFT_S, abs=1e-6)
+        assert group.metrics["tpot_p50_s"].value == pytest.approx(TOKEN_S, abs=1e-6)
+        assert group.failed == 0
+    window_s = sum(trial.window.length_s for trial in run.finished)
+    inside = [request for trial in run.finished for request in trial.inside]
+    for group in groups:
+        own = [request for request in inside if request.traffic_class == group.name]
+        assert group.requests == len(own)
+        assert group.output_tokens == sum(request.total_chunk_tokens for request in own)
+        assert {request.requested_output_tokens for request in own} == {{"short": SHORT, "long": LONG}[group.name]}
+    short, long = groups
+    assert (short.metrics["attainment"].value, long.metrics["attainment"].value) == (1.0, 0.0)
+    assert short.goodput_per_s == pytest.approx(short.requests / window_s)
+    assert long.goodput_per_s == 0.0
+    assert short.requests / len(inside) == pytest.approx(0.75, abs=0.05)
+
+
+def test_fairness_is_jains_index_and_the_worst_class_is_named(run: results.Run):
+    (found,) = fairness(by_class(run))
+    assert (found.index, found.worst, found.attainment) == (0.5, "long", 0.0), "(1 + 0)² / (2 · (1 + 0))"
+    assert fairness_lines([found]) == ["poisson 20/s, a: fairness 0.500; worst class long, 0 % met its SLO"]
+    assert bounds_of(run) == ["class short: E2E ≤ 200 ms", "class long: TTFT ≤ 200 ms, E2E ≤ 300 ms"]
+
+
+def test_the_report_has_the_classes(run: results.Run):
+    page = render_html(run)
+    assert 'id="classes"' in page
+    assert "worst class long" in page
+
+
+def test_a_class_has_its_own_model(run: results.Run):
+    models = {(request.traffic_class, request.model) for trial in run.finished for request in trial.inside}
+    assert models == {("short", None), ("long", "lora-long")}
+
+
+def test_a_class_without_an_slo_has_that_of_the_experiment(tmp_path: Path):
+    made = experiment([a_class("a", 5), a_class("b", 5, slo={"ttft_s": 0.1})], slo={"ttft_s": 9.0})
+    assert (made.slo_of_class("a"), made.slo_of_class("b")) == (Slo(ttft_s=9.0), Slo(ttft_s=0.1))
+    run = virtual_run(made, {"a": VirtualEngine()}, tmp_path)
+    assert run.manifest.classes == {"a": Slo(ttft_s=9.0), "b": Slo(ttft_s=0.1)}
+
+
+def test_requests_of_a_class_carry_its_fields_and_headers():
+    engine = reshaped(dialect("vllm", {}, Deployment()), RequestShape(body={"top_k": 3}, headers={"X-Tenant": "all"}))
+    own = reshaped(engine, RequestShape(body={"priority": 2}, headers={"X-Tenant": "gold"}))
+    turn = Turn(8, 5, prompt="eight words")
+    sessions = [
+        PlannedSession(Session(f"s{k}", (turn,), traffic_class=name), None) for k, name in enumerate(("gold", ""))
+    ]
+    gold, plain = wire_sessions(sessions, engine, "base", classes={"gold": OfClass(own, "lora")})
+    assert (gold.traffic_class, gold.model, plain.traffic_class, plain.model) == ("gold", "lora", None, None)
+    assert [each.turns[0].request.headers["x-tenant"] for each in (gold, plain)] == ["gold", "all"]
+    of_gold, of_plain = (each.turns[0].body.rest for each in (gold, plain))
+    assert b'"priority":2' in of_gold
+    assert b'"priority"' not in of_plain
+    assert b'"top_k":3' in of_gold
+    assert b'"top_k":3' in of_plain
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"workload": {"name": "chat"}}, "leave out workload"),
+        ({"classes": [a_class("a", 5), a_class("a", 6)]}, "same name"),
+        ({"classes": [a_class("a b", 5)]}, "the name of a class"),
+        ({"classes": [a_class("a", 5, weight=0)]}, "Expected `float` > 0"),
+        ({"classes": [a_class("a", 5, slo={"ttft_s": -1})]}, "each bound of slo"),
+        ({"loads": [{"arrival": "workload"}]}, "no arrivals of a workload"),
+        ({"classes": [a_class("a", 5, wait=1)]}, "wait"),
+    ],
+)
+def test_a_contradiction_is_refused(changes: dict[str, Any], said: str):
+    with pytest.raises(BadExperiment, match=said):
+        experiment(**changes)
+
+
+def test_a_stored_experiment_with_classes_is_read_again():
+    made = experiment()
+    assert experiment_from(msgspec.to_builtins(made), "again") == made
