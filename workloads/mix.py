@@ -32,10 +32,12 @@ class Mix:
 
     Args:
         parts: the classes.
+        in_turn: whether they follow each other in turn, whatever their weights.
     """
 
-    def __init__(self, parts: Sequence[Part]) -> None:
+    def __init__(self, parts: Sequence[Part], *, in_turn: bool = False) -> None:
         self._parts = list(parts)
+        self._in_turn = in_turn
         total = sum(part.weight for part in parts)
         self._ends = [end / total for end in itertools.accumulate(part.weight for part in parts)]
 
@@ -73,14 +75,11 @@ class Mix:
 
     def within(self, reach_s: float) -> Self:
         """See :class:`~bakeoff.workloads.types.SupportsReach`."""
-        return type(self)(
-            [
-                part._replace(workload=part.workload.within(reach_s))
-                if isinstance(part.workload, SupportsReach)
-                else part
-                for part in self._parts
-            ]
-        )
+        parts = [
+            part._replace(workload=part.workload.within(reach_s)) if isinstance(part.workload, SupportsReach) else part
+            for part in self._parts
+        ]
+        return type(self)(parts, in_turn=self._in_turn)
 
     def primers(self, tokenizer: Tokenizer, seed: Seed) -> Iterator[Session]:
         """See :class:`~bakeoff.workloads.types.SupportsPrimers`; classes without shared prompts have none."""
@@ -99,6 +98,8 @@ class Mix:
 
     def _order(self, seed: Seed) -> Iterator[int]:
         """The class of each session."""
+        if self._in_turn:
+            yield from itertools.cycle(range(len(self._parts)))
         draws = seed.draws("class")
         while True:
             place = draws.uniform()

@@ -154,7 +154,8 @@ class RealLab:
             raise BadClaim(f"{entry.name}.toml: run '{side.run}' has no engine '{side.engine}'")
         if side.load not in {load.label for load in experiment.loads}:
             raise BadClaim(f"{entry.name}.toml: run '{side.run}' has no load '{side.load}'")
-        for needed in (experiment.workload.options.get("path"), experiment.model.path):
+        of_classes = (each.workload.options.get("path") for each in experiment.classes)
+        for needed in (experiment.workload.options.get("path"), *of_classes, experiment.model.path):
             if needed and not Path(needed).expanduser().exists():
                 return f"{needed}, below the folder where the command runs"
         finding = self._finding(engine.adapter)

@@ -91,13 +91,14 @@ async def decode_log(
     setup = Setup(format, None if tokenizer is None else str(tokenizer.folder))
     waiting = iter(parts)
     try:
-        left = await asyncio.gather(*(_by_process(setup, waiting) for _ in range(processes)))
-        for part in (*waiting, *(part for part in left if part is not None)):  # whatever stopped a process shows here
+        async with asyncio.TaskGroup() as group:  # ends them all before their files are removed
+            tasks = [group.create_task(_by_process(setup, waiting)) for _ in range(processes)]
+        left = [part for task in tasks if (part := task.result()) is not None]
+        for part in (*waiting, *left):  # whatever stopped a process is met again here
             await in_thread(decode_part, part, dialect, tokenizer)
         await in_thread(folder.join_requests, outs)
     finally:
-        for out in outs:
-            out.unlink(missing_ok=True)
+        folder.remove_parts()
 
 
 def decode_part(part: Part, dialect: Dialect, tokenizer: Tokenizer | None) -> None:
@@ -121,14 +122,19 @@ def _here(folder: TrialFolder, dialect: Dialect, tokenizer: Tokenizer | None) ->
 
 
 async def _by_process(setup: Setup, waiting: Iterator[Part]) -> Part | None:
-    """Decode parts in a process while there are any; the part at which it ended, None if it did them all."""
-    # What stops the process is found again, and said, by this one.
-    async with child_process(__name__, stderr=DEVNULL) as process:
-        await send(process, setup)
-        for part in waiting:
-            await send(process, part)
-            if not await read_line(process):
-                return part
+    """Decode parts in a process while there are any; the part at which it ended, None if it has done all it took."""
+    taken: Part | None = None
+    try:
+        async with child_process(__name__, stderr=DEVNULL) as process:
+            await send(process, setup)
+            for part in waiting:
+                taken = part
+                await send(process, part)
+                if not await read_line(process):
+                    return part
+                taken = None
+    except OSError:  # no process could be started: too many of them, or too little memory
+        return taken
     return None
 
 

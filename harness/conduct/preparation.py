@@ -9,6 +9,7 @@ import msgspec
 from bakeoff.engines import Engine, Model, engine, records_requests
 from bakeoff.engines.base import SPAN_ENDPOINT
 from bakeoff.engines.registry import adapter_class
+from bakeoff.harness.conduct.traffic_classes import classes_of
 from bakeoff.harness.conduct.world import World
 from bakeoff.harness.errors import BadExperiment
 from bakeoff.harness.experiment.config import EngineConfig, Experiment
@@ -77,10 +78,30 @@ async def prepared(
     }
     _refuse_unread_pages(experiment, engines)
     with traffic_planner(experiment, tokenizer, redraw=redraw) as planner:
-        sample = [turn for session in planner.warm_up_sessions("demands") for turn in session.session.turns]
-        refuse_unmet(engines, sample, experiment.workload.name, tokenizer, experiment.workload.history)
+        _refuse_unmet(experiment, engines, planner, tokenizer)
         this_machine = machine(run.read_manifest().environment)
         yield Preparation(experiment, model, tokenizer, engines, planner, this_machine, world)
+
+
+def _refuse_unmet(
+    experiment: Experiment, engines: Mapping[str, Engine], planner: TrafficPlanner, tokenizer: Tokenizer
+) -> None:
+    """Refuse traffic that an engine cannot be sent, in any class of it.
+
+    Raises:
+        BadExperiment: there is such.
+    """
+    sample = [planned.session for planned in planner.warm_up_sessions("demands")]
+    workloads = {each.name: each.workload.name for each in experiment.classes} or {"": experiment.workload.name}
+    dialects = {label: engine.dialect for label, engine in engines.items()}
+    of_classes = {label: classes_of(experiment, dialect) for label, dialect in dialects.items()}
+    for name, workload in workloads.items():
+        turns = [turn for session in sample if session.traffic_class == name for turn in session.turns]
+        own = {label: of_classes[label][name].dialect if name else dialect for label, dialect in dialects.items()}
+        try:
+            refuse_unmet(own, turns, workload, tokenizer, experiment.workload.history)
+        except BadExperiment as error:
+            raise BadExperiment(f"class '{name}': {error}" if name else str(error)) from error
 
 
 def _refuse_unread_pages(experiment: Experiment, engines: Mapping[str, Engine]) -> None:

@@ -267,6 +267,7 @@ def recover(run: RunFolder) -> int:
     for plan, folder in cut_off:
         engine = engines[plan.engine]
         api = dialect(engine.adapter, engine.options, engine)
+        folder.remove_parts()
         folder.write_requests(decode_stream(stream, api, tokenizer) for stream in folder.read_streams())
         _refuse_other_requests(folder)
     return len(cut_off)
@@ -307,6 +308,7 @@ def _tokenizer_here(model: ModelConfig) -> Tokenizer | None:
 
 def _notes(experiment: Experiment) -> list[str]:
     notes = list(experiment.source().notes())
+    notes += [f"class {each.name}: {text}" for each in experiment.classes if (text := each.request.described())]
     if experiment.model.tokenizer == APPROXIMATE:
         notes.append("prompts are approximate: their lengths were counted without the model's tokenizer")
     return notes

@@ -11,13 +11,12 @@ import numpy as np
 
 from bakeoff.engines import Server
 from bakeoff.engines.addresses import replica_header_of
-from bakeoff.engines.request_shape import reshaped
 from bakeoff.harness.calibration.client_error import Shape, median_of, spread_of
 from bakeoff.harness.client import Closed, Fleet, Issue, LoadResult
 from bakeoff.harness.client.decoding import decode_log
 from bakeoff.harness.client.fleet import LoadOrder, Share
 from bakeoff.harness.client.orders import Format
-from bakeoff.harness.client.wire import OfClass, WireSession, new_nonce, wire_sessions
+from bakeoff.harness.client.wire import WireSession, new_nonce, wire_sessions
 from bakeoff.harness.conduct.addresses import (
     division_of,
     pages_of,
@@ -30,6 +29,7 @@ from bakeoff.harness.conduct.engine_start import EngineUnderTest
 from bakeoff.harness.conduct.kernels import LOAD_S, record_kernels
 from bakeoff.harness.conduct.recording import SpanLog, recording
 from bakeoff.harness.conduct.step_log import StepLog
+from bakeoff.harness.conduct.traffic_classes import classes_of
 from bakeoff.harness.conduct.world import Telemetry, World
 from bakeoff.harness.errors import ClientFailed, TruthFailed, WorkerLost
 from bakeoff.harness.experiment.config import EngineConfig, Experiment
@@ -348,10 +348,7 @@ class TrialRunner:
         return wire_sessions(
             sessions, dialect, model, first_index=first, tokenizer=self._tokenizer, logprobs=logprobs,
             models=ModelMix(shares, str(self._experiment.seed)) if shares else None,
-            classes={
-                each.name: OfClass(reshaped(dialect, each.request), each.model)
-                for each in self._experiment.classes
-            },
+            classes=classes_of(self._experiment, dialect),
             history=self._experiment.workload.history, nonce=self._nonce,
         )  # fmt: skip
 

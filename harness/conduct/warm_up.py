@@ -14,6 +14,7 @@ from bakeoff.engines import Engine, Server
 from bakeoff.harness.client import Closed, Fleet
 from bakeoff.harness.client.fleet import LoadOrder
 from bakeoff.harness.client.wire import wire_sessions
+from bakeoff.harness.conduct.traffic_classes import classes_of
 from bakeoff.harness.experiment.config import TrialConfig
 from bakeoff.harness.host.scratch import scratch_folder
 from bakeoff.harness.traffic.planner import TrafficPlanner
@@ -131,7 +132,10 @@ class WarmUp:
         )  # fmt: skip
         with scratch_folder() as scratch:
             folder = TrialFolder(scratch)
-            wire = wire_sessions(sessions, engine.dialect, engine.model_id, tokenizer=self._planner.tokenizer)
+            wire = wire_sessions(
+                sessions, engine.dialect, engine.model_id, tokenizer=self._planner.tokenizer,
+                classes=classes_of(self._planner.experiment, engine.dialect),
+            )  # fmt: skip
             await self._fleet.load(order, wire, folder)
             took_s = [_took_s(stream) for stream in folder.read_streams()]
         return [seconds for seconds in took_s if seconds is not None] if None not in took_s else []

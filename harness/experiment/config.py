@@ -36,6 +36,7 @@ MAX_WORKERS = 1024
 MAX_TIME_WARP = 1e6
 CLASSES = "classes"
 """Name of the workload in tables where the traffic has classes."""
+_OF_CLASSES = {"name": CLASSES}
 Seconds = Annotated[float, msgspec.Meta(le=MAX_SECONDS)]
 """Finite, like every number with a bound: NaN satisfies none."""
 
@@ -115,7 +116,7 @@ class TrafficClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     model: str | None = None
     """Model or adapter, such as a LoRA, that its requests name. Default: the engine's."""
     request: RequestShape = RequestShape()
-    """What its requests carry, such as a priority or a key, over the engine's and the experiment's."""
+    """What its requests carry, such as a priority, over the engine's and the experiment's."""
     slo: Slo = Slo()
     """Its own SLO. Default: the experiment's."""
 
@@ -245,17 +246,26 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
         """What the engine's requests carry: the shared shape, overridden by its own."""
         return self.request.under(engine.request)
 
-    def source(self) -> Workload:
+    def requests_of(self, engine: EngineConfig) -> list[RequestShape]:
+        """What its requests carry, in each class of the traffic."""
+        shape = self.request_of(engine)
+        return [shape.under(each.request) for each in self.classes] or [shape]
+
+    def source(self, *, in_turn: bool = False) -> Workload:
         """The sessions that every engine gets.
+
+        Args:
+            in_turn: whether classes follow each other in turn, instead of by their weights.
 
         Raises:
             WorkloadError: a workload or one of its options is unknown.
         """
         if not self.classes:
             return workload(self.workload.name, self.workload.options)
-        return Mix(
-            [Part(each.name, each.weight, workload(each.workload.name, each.workload.options)) for each in self.classes]
-        )
+        parts = [
+            Part(each.name, each.weight, workload(each.workload.name, each.workload.options)) for each in self.classes
+        ]
+        return Mix(parts, in_turn=in_turn)
 
     def slo_of_class(self, name: str) -> Slo:
         """The SLO of a class: its own, or else the experiment's."""
@@ -345,14 +355,21 @@ def experiment_from(data: dict[str, Any], owner: str) -> Experiment:
         EngineError, WorkloadError: an engine, a workload or one of their options is unknown.
     """
     plain = with_grids(with_rules(data), owner)
-    if plain.get("classes"):
-        plain.setdefault("workload", {"name": CLASSES})
+    if data.get("classes"):
+        if data.get("rules", STEADY) != STEADY:
+            raise BadExperiment(
+                f"{owner}: classes are played by the rules '{STEADY}' alone; leave out rules or classes"
+            )
+        if data.get("workload", _OF_CLASSES) != _OF_CLASSES:
+            raise BadExperiment(f"{owner}: classes say what is sent; leave out workload")
+        plain["workload"] = _OF_CLASSES
     experiment = typed_options(Experiment, plain, owner, BadExperiment)
     problem = _problem(experiment)
     if problem:
         raise BadExperiment(f"{owner}: {problem}")
     for engine in experiment.engines:
-        check(engine.adapter, engine.options, experiment.spec_of(engine), engine, experiment.request_of(engine))
+        for shape in experiment.requests_of(engine):
+            check(engine.adapter, engine.options, experiment.spec_of(engine), engine, shape)
     experiment.source()
     for load in experiment.loads:
         if load.arrival not in {None, "workload"}:
@@ -431,10 +448,6 @@ def _problem(experiment: Experiment) -> str | None:
             "trial.max_requests must be at least 1",
         ),
         (len(set(levels)) == len(levels), "two loads are equal; remove one"),
-        (
-            not experiment.classes or experiment.workload == WorkloadConfig(CLASSES),
-            "classes say what is sent; leave out workload",
-        ),
         (
             len({each.name for each in experiment.classes}) == len(experiment.classes),
             "two classes have the same name; rename one",

@@ -6,8 +6,7 @@ tables state this.
 
 from collections.abc import Mapping, Sequence
 
-from bakeoff.engines import Engine
-from bakeoff.engines.dialects import TakesTokenIds, holds_to_schema
+from bakeoff.engines.dialects import Dialect, TakesTokenIds, holds_to_schema
 from bakeoff.engines.errors import BadOption
 from bakeoff.harness.client.live_history import History
 from bakeoff.harness.client.rendering import asking, written_out
@@ -16,7 +15,7 @@ from bakeoff.workloads import Tokenizer, Turn
 
 
 def refuse_unmet(
-    engines: Mapping[str, Engine],
+    dialects: Mapping[str, Dialect],
     turns: Sequence[Turn],
     workload: str,
     tokenizer: Tokenizer | None = None,
@@ -25,7 +24,7 @@ def refuse_unmet(
     """Refuse an engine that lacks a feature which the workload needs.
 
     Args:
-        engines: by label.
+        dialects: of the engines, by label.
         turns: a sample of the workload.
         workload: its name.
         tokenizer: the model's; renders chats for engines that take only text.
@@ -48,8 +47,7 @@ def refuse_unmet(
             "bench), or set history to 'live'"
         )
     with_schema = [turn for turn in turns if turn.json_schema is not None]
-    for label, engine in engines.items():
-        dialect = engine.dialect
+    for label, dialect in dialects.items():
         if history is History.LIVE_IDS and not (isinstance(dialect, TakesTokenIds) and dialect.takes_token_ids):
             raise BadExperiment(
                 f"engine '{label}' takes or gives no token ids by its API; set history to 'live'. vllm and reference "

@@ -62,6 +62,8 @@ async def check_quality(
     why = not_installed() if model.path else "the run names no files of the model; set path in [model]"
     if experiment.request_of(experiment.engine(records[0].engine)).changes_answers:
         why = "the requests asked for more than greedy decoding"
+    elif experiment.classes and not compared_classes(experiment):
+        why = "no class asks the model itself for plain greedy answers"
     sampler = _AnswerSampler(experiment, engine, tokenizer, planner)
     trials = [
         _Trial(folder, why=why) if why else await asyncio.to_thread(sampler.sample, record, folder)
@@ -100,6 +102,11 @@ def _draw(text: str) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
 
 
+def compared_classes(experiment: Experiment) -> set[str]:
+    """The classes of the traffic whose answers are those of the model itself, by plain greedy decoding."""
+    return {each.name for each in experiment.classes if not each.model and not each.request.changes_answers}
+
+
 class _AnswerSampler:
     """Samples answers from the logs of trials."""
 
@@ -134,6 +141,9 @@ class _AnswerSampler:
         if self._experiment.workload.history.is_live:
             # Later calls hold the engine's own answers, so that the plan has neither their prompts nor their lengths.
             successful = [request for request in successful if request.requested_input_tokens is not None]
+        if self._experiment.classes:
+            compared = compared_classes(self._experiment)
+            successful = [request for request in successful if request.traffic_class in compared]
         if self._config.logprobs:
             asks = asks_logprobs(self._experiment.traffic_seed(record.load), self._config.samples)
             successful = [request for request in successful if asks(request.index)]

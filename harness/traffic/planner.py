@@ -144,10 +144,11 @@ class TrafficPlanner:
 
     Attributes:
         tokenizer: as given.
+        experiment: as given.
     """
 
     def __init__(self, experiment: Experiment, tokenizer: Tokenizer, folder: Path, *, redraw: bool = False) -> None:
-        self._experiment = experiment
+        self.experiment = experiment
         self._redraw = redraw
         self.tokenizer = tokenizer
         self._folder = folder
@@ -177,25 +178,26 @@ class TrafficPlanner:
     def warm_up_sessions(self, name: str) -> tuple[PlannedSession, ...]:
         """One round of warm-up requests.
 
-        Lengths are equal in all rounds, with at most 16 output tokens.
+        Lengths are equal in all rounds, with at most 16 output tokens. Each class of the traffic has a request.
 
         Args:
             name: of the round; seeds its words.
         """
-        shape = f"{self._experiment.seed}/settling"  # part of the seed: another name would send other words
+        shape = f"{self.experiment.seed}/settling"  # part of the seed: another name would send other words
         seed = Seed(shape, f"{shape}/{name}")
-        plan = plan_closed(_within(self._workload, 0.0), self.tokenizer, seed, WARM_UP_REQUESTS)
+        count = max(WARM_UP_REQUESTS, len(self.experiment.classes))
+        plan = plan_closed(_within(self.experiment.source(in_turn=True), 0.0), self.tokenizer, seed, count)
         return tuple(_shortened(_first_turn(planned)) for planned in plan)
 
     def _seed(self, load: Load, repeat: int, engine: str) -> Seed:
-        level = self._experiment.traffic_seed(load)
+        level = self.experiment.traffic_seed(load)
         trial = f"{level}/{repeat}"
         return Seed(trial if self._redraw else level, f"{trial}{self._own_words(engine)}")
 
     def _own_words(self, engine: str) -> str:
         """A seed suffix that gives engines at one address different words, because they share its prefix cache."""
-        own = {address.url for address in self._experiment.engine(engine).addresses}
-        sharing = [config for config in self._experiment.engines if own & {a.url for a in config.addresses}]
+        own = {address.url for address in self.experiment.engine(engine).addresses}
+        sharing = [config for config in self.experiment.engines if own & {a.url for a in config.addresses}]
         is_shared = len(sharing) > 1
         return f"/{engine}" if is_shared else ""
 
@@ -209,8 +211,8 @@ class TrafficPlanner:
         self._beginnings.forget()
 
     def _plan(self, load: Load, seed: Seed) -> Traffic:
-        limits, endless = self._experiment.trial, EndlessCache()
-        if self._experiment.rules_of_play.start is not Start.LONG_RUN:
+        limits, endless = self.experiment.trial, EndlessCache()
+        if self.experiment.rules_of_play.start is not Start.LONG_RUN:
             return self._played(load, seed, endless)
         steady, warm = is_steady(load), limits.cache is Cache.WARM
         ramp = self._pool(load, _part(seed, "ramp"), endless) if steady and not warm else None
@@ -218,7 +220,7 @@ class TrafficPlanner:
         if not window.sessions:
             raise BadOption("the workload has no session for this load; give it a longer duration_s or more requests")
         shape_sha256, sha256 = window.shape_sha256, window.sha256  # now: the trial may extend the window's plan
-        if models := self._experiment.workload.models:
+        if models := self.experiment.workload.models:
             shape_sha256 = hashlib.sha256(shape_sha256.encode() + msgspec.json.encode(models)).hexdigest()
         if steady and warm:
             ramp = Pool(window, length_s or 0.0)
@@ -232,10 +234,10 @@ class TrafficPlanner:
 
     def _played(self, load: Load, seed: Seed, endless: EndlessCache) -> Traffic:
         """The traffic of a trial by rules of play that begin sessions elsewhere than in their long run."""
-        limits, rules = self._experiment.trial, self._experiment.rules_of_play
+        limits, rules = self.experiment.trial, self.experiment.rules_of_play
         sessions = itertools.islice(self._workload.sessions(self.tokenizer, seed), limits.max_requests)
         play = planned_play(
-            rules, sessions, load.concurrency or 1, seed=self._experiment.seed, duration_s=limits.duration_s,
+            rules, sessions, load.concurrency or 1, seed=self.experiment.seed, duration_s=limits.duration_s,
             file_of=lambda name, plan: self._file(_part(seed, name), plan, endless),
         )  # fmt: skip
         plan = play.load
@@ -248,7 +250,7 @@ class TrafficPlanner:
 
     def _window(self, load: Load, seed: Seed, endless: EndlessCache) -> tuple[PlanFile, float | None]:
         """The window's plan, written as far as its need is known, and its length in seconds (steady open loop only)."""
-        limits = self._experiment.trial
+        limits = self.experiment.trial
         if load.concurrency is not None:
             plan = self._file(seed, self._capped(plan_closed(self._source(), self.tokenizer, seed, _ENDLESS)), endless)
             plan.write(lambda plan: plan.requests >= max(limits.min_requests, _TURNOVERS * (load.concurrency or 1)))
@@ -266,7 +268,7 @@ class TrafficPlanner:
 
     def _varying(self, load: Load, seed: Seed) -> Iterator[PlannedSession]:
         """All sessions of a load with varying or recorded arrivals."""
-        limits, span_s = self._experiment.trial, self._experiment.trial.duration_s
+        limits, span_s = self.experiment.trial, self.experiment.trial.duration_s
         count = limits.max_requests or _ENDLESS
         if load.arrival == "workload":
             warp, thinking = self._time_warp(load)
@@ -291,7 +293,7 @@ class TrafficPlanner:
             return Pool(plan)
         arrivals = _Arrivals(self._constant(load, seed), load)
         plan = self._file(seed, arrivals, endless)
-        ramp_s, rate_per_s = self._experiment.trial.ramp_s, load.rate_per_s or 1.0
+        ramp_s, rate_per_s = self.experiment.trial.ramp_s, load.rate_per_s or 1.0
 
         def is_enough(plan: PlanFile) -> bool:
             """Whether the part that was written may repeat: the middle of a burst would be a load of its own."""
@@ -308,7 +310,7 @@ class TrafficPlanner:
         return PlanFile(self._folder / name, plan, prompt_reader(self.tokenizer), endless)
 
     def _capped(self, plan: Iterator[PlannedSession]) -> Iterator[PlannedSession]:
-        return itertools.islice(plan, self._experiment.trial.max_requests)
+        return itertools.islice(plan, self.experiment.trial.max_requests)
 
     def _source(self) -> Workload:
         """The workload without turns that lie beyond the longest possible trial."""
@@ -332,7 +334,7 @@ class TrafficPlanner:
         return self._workload.own_rate_per_s() if isinstance(self._workload, SupportsOwnRate) else None
 
     def _primers(self, window: PlanFile, seed: Seed) -> Callable[[], Iterator[PlannedSession]]:
-        match self._experiment.trial.cache:
+        match self.experiment.trial.cache:
             case Cache.COLD:
                 return lambda: iter(())
             case Cache.WARM:

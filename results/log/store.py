@@ -146,15 +146,18 @@ class TrialFolder:
         encode = msgspec.json.Encoder().encode
         write_atomic(self._requests, (encode(record) + b"\n" for record in records))
 
-    def join_requests(self, parts: Sequence[Path]) -> None:
-        """Replace the decoded requests by those of several files, one after another, and remove these."""
+    def join_requests(self, parts: Iterable[Path]) -> None:
+        """Replace the decoded requests by those of several files, one after another."""
         write_atomic(self._requests, itertools.chain.from_iterable(map(_blocks, parts)))
-        for part in parts:
-            part.unlink()
 
     def decoded_part(self, number: int) -> Path:
         """Path of a part of the decoded requests, until all of them are joined."""
         return self.path / f".requests-{number}.jsonl"
+
+    def remove_parts(self) -> None:
+        """Remove parts of the decoded requests, those that a crash has left as well."""
+        for part in self.path.glob(".requests-*.jsonl"):
+            part.unlink(missing_ok=True)
 
     def read_decoded(self) -> Requests:
         """The requests that this process has just decoded, in the order of the raw log, whatever is wrong with them."""
@@ -357,7 +360,7 @@ class RunFolder:
         target = self.trial(trial_id)
         target.create()
         for file in source.path.iterdir():
-            if file.is_file():
+            if file.is_file() and not file.name.startswith("."):  # a part that a crash has left
                 _link(file, target.path / file.name)
 
     def engine_log(self, label: str, start: int) -> Path:

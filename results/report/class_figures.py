@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from bakeoff.results.metric import Unit
 from bakeoff.results.run.groups import Fairness, RequestGroup
 from bakeoff.results.run.run import Run
-from bakeoff.results.text.format import ABSENT, percent_text, value_text
+from bakeoff.results.text.format import ABSENT, listed, percent_text, value_text
 
 COLUMNS = ("ttft_p50_s", "tpot_p50_s", "e2e_p50_s", "attainment")
 """Metrics of a class's requests."""
@@ -33,8 +33,13 @@ def bounds_of(run: Run) -> list[str]:
 
 def fairness_lines(found: Sequence[Fairness]) -> list[str]:
     """``c=8, vllm: fairness 0.941; worst class batch, 52 % met its SLO``."""
-    return [
-        f"{each.level}, {each.engine}: fairness {each.index:.3f}; worst class {each.worst}, "
-        f"{percent_text(each.attainment)} met its SLO"
-        for each in found
-    ]
+    return [f"{each.level}, {each.engine}: {_text(each)}" for each in found]
+
+
+def _text(fairness: Fairness) -> str:
+    if fairness.missing:
+        return f"fairness unknown: no request of {listed(fairness.missing)} was planned inside the windows"
+    if fairness.index is None:
+        return "fairness unknown: no request met its SLO"
+    worst = f"worst class {fairness.worst}, {percent_text(fairness.attainment)} met its SLO"
+    return f"fairness {fairness.index:.3f}; {worst}"

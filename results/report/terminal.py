@@ -125,7 +125,7 @@ def _print_groups(run: Run, console: Console) -> None:
     """Print the results of parts of the requests: by class, model, address, within sessions, by agent."""
     if groups := by_class(run):
         console.print(_group_table(groups, "class", OF_CLASSES))
-        for line in (*bounds_of(run), *fairness_lines(fairness(groups))):
+        for line in (*bounds_of(run), *fairness_lines(fairness(run, groups))):
             console.print(_line(line, "dim"))
     if groups := by_model(run):
         console.print(_group_table(groups, "model", OF_MODELS))

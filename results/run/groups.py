@@ -64,16 +64,18 @@ class Fairness(msgspec.Struct, frozen=True):
         engine: label.
         level: title of the load.
         index: Jain's index of the classes' attainments, (Σ a)² / (n Σ a²): 1 if all are equal, 1/n if one class gets
-            everything (Jain, Chiu and Hawe, DEC-TR-301, 1984).
+            everything (Jain, Chiu and Hawe, DEC-TR-301, 1984). None if no request met its SLO, or a class has none.
         worst: the class with the lowest attainment.
         attainment: of that class.
+        missing: classes without a request in the windows.
     """
 
     engine: str
     level: str
-    index: float
+    index: float | None
     worst: str
     attainment: float
+    missing: list[str] = []
 
 
 def by_class(run: Run) -> list[RequestGroup]:
@@ -87,26 +89,31 @@ def by_class(run: Run) -> list[RequestGroup]:
     return list(_grouped(run, names_of, slos)) if slos else []
 
 
-def fairness(groups: Sequence[RequestGroup]) -> list[Fairness]:
-    """One entry for each engine and load whose classes all have an attainment.
+def fairness(run: Run, groups: Sequence[RequestGroup]) -> list[Fairness]:
+    """One entry for each engine and load whose classes with requests all have an SLO.
 
     Args:
+        run: of the groups.
         groups: from :func:`by_class`.
     """
     found: list[Fairness] = []
     for engine, level in dict.fromkeys((group.engine, group.level) for group in groups):
         own = [group for group in groups if (group.engine, group.level) == (engine, level)]
         shares = {group.name: value for group in own if (value := group.metrics["attainment"].value) is not None}
+        if len(shares) < len(own):
+            continue
+        missing = [name for name in run.manifest.classes if name not in shares]
         squares = sum(share**2 for share in shares.values())
-        if len(shares) == len(own) and squares > 0:
-            worst = min(shares, key=lambda name: shares[name])
-            index = sum(shares.values()) ** 2 / (len(shares) * squares)
-            found.append(Fairness(engine, level, index, worst, shares[worst]))
+        index = None if missing or not squares else sum(shares.values()) ** 2 / (len(shares) * squares)
+        worst = min(shares, key=lambda name: shares[name])
+        found.append(Fairness(engine, level, index, worst, shares[worst], missing))
     return found
 
 
 def by_model(run: Run) -> list[RequestGroup]:
-    """The groups of a run by load, engine and model; none if no workload mixes models."""
+    """The groups of a run by load, engine and model; none if no workload mixes models, or classes name them."""
+    if run.manifest.classes:
+        return []
 
     def names_of(requests: Requests) -> list[Name | None]:
         return [None if model is None else (0, model) for model in requests.values("model")]

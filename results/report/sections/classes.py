@@ -19,7 +19,7 @@ def _build(run: Run) -> Mapping[str, Any]:
         "class_columns": titles_of(groups, COLUMNS),
         "class_rows": [(row, goodput_text(row.group)) for row in rows],
         "class_slos": bounds_of(run),
-        "class_lines": fairness_lines(fairness(groups)),
+        "class_lines": fairness_lines(fairness(run, groups)),
         "class_caption": FAIRNESS_CAPTION,
     }
 

@@ -79,6 +79,14 @@ def test_what_a_process_leaves_is_decoded_here(folder: TrialFolder, done: int, m
     assert len(ended) >= 1
 
 
+def test_processes_that_cannot_start_leave_the_parts_here(folder: TrialFolder, monkeypatch: pytest.MonkeyPatch):
+    def refuse_start(*_: object, **__: object) -> None:
+        raise BlockingIOError("no more processes")
+
+    monkeypatch.setattr(decoding, "child_process", refuse_start)
+    assert decoded(folder, 1) == [0, 2, 4, 1, 3, 5]
+
+
 def test_a_damaged_log_is_refused_and_no_part_is_left(folder: TrialFolder, monkeypatch: pytest.MonkeyPatch):
     async def by_process(_: Setup, waiting: object) -> Part | None:
         return next(waiting, None)  # type: ignore[call-overload]

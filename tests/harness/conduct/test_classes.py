@@ -8,6 +8,7 @@ import pytest
 
 from bakeoff import results
 from bakeoff.engines import Deployment, dialect
+from bakeoff.engines.errors import BadOption
 from bakeoff.engines.request_shape import RequestShape, reshaped
 from bakeoff.harness.client.wire import OfClass, wire_sessions
 from bakeoff.harness.errors import BadExperiment
@@ -77,10 +78,32 @@ def test_figures_of_each_class_are_its_service_times(run: results.Run):
 
 
 def test_fairness_is_jains_index_and_the_worst_class_is_named(run: results.Run):
-    (found,) = fairness(by_class(run))
+    (found,) = fairness(run, by_class(run))
     assert (found.index, found.worst, found.attainment) == (0.5, "long", 0.0), "(1 + 0)² / (2 · (1 + 0))"
     assert fairness_lines([found]) == ["poisson 20/s, a: fairness 0.500; worst class long, 0 % met its SLO"]
     assert bounds_of(run) == ["class short: E2E ≤ 200 ms", "class long: TTFT ≤ 200 ms, E2E ≤ 300 ms"]
+
+
+def test_fairness_is_unknown_if_a_class_has_no_request_or_none_met_its_slo(run: results.Run):
+    short, long = by_class(run)
+    (found,) = fairness(run, [short])
+    assert (found.index, found.missing) == (None, ["long"])
+    assert fairness_lines([found])[0].endswith("no request of long was planned inside the windows")
+    lost = msgspec.structs.replace(short, metrics=short.metrics | {"attainment": long.metrics["attainment"]})
+    (found,) = fairness(run, [lost, long])
+    assert (found.index, fairness_lines([found])[0].endswith("no request met its SLO")) == (None, True)
+
+
+def test_the_warm_up_has_every_class_and_a_class_that_an_engine_cannot_take_is_named(tmp_path: Path):
+    rare = {"name": "rare", "weight": 1e-6, "workload": {"name": "embeddings"}, "request": {"temperature": 0.5}}
+    with pytest.raises(BadExperiment, match=r"class 'rare': engine 'a': .*no field for temperature"):
+        virtual_run(experiment([a_class("short", SHORT), rare]), {"a": VirtualEngine()}, tmp_path)
+
+
+def test_the_notes_say_what_requests_of_a_class_carry(tmp_path: Path):
+    made = experiment([a_class("a", 5, request={"body": {"priority": 2}}), a_class("b", 5)])
+    run = virtual_run(made, {"a": VirtualEngine()}, tmp_path)
+    assert "class a: requests carry priority 2" in run.manifest.notes
 
 
 def test_the_report_has_the_classes(run: results.Run):
@@ -126,6 +149,7 @@ def test_requests_of_a_class_carry_its_fields_and_headers():
         ({"classes": [a_class("a b", 5)]}, "the name of a class"),
         ({"classes": [a_class("a", 5, weight=0)]}, "Expected `float` > 0"),
         ({"classes": [a_class("a", 5, slo={"ttft_s": -1})]}, "each bound of slo"),
+        ({"rules": "mlperf-endpoints"}, "rules 'steady' alone"),
         ({"loads": [{"arrival": "workload"}]}, "no arrivals of a workload"),
         ({"classes": [a_class("a", 5, wait=1)]}, "wait"),
     ],
@@ -133,6 +157,11 @@ def test_requests_of_a_class_carry_its_fields_and_headers():
 def test_a_contradiction_is_refused(changes: dict[str, Any], said: str):
     with pytest.raises(BadExperiment, match=said):
         experiment(**changes)
+
+
+def test_what_no_request_of_a_class_can_carry_is_refused_before_anything_starts():
+    with pytest.raises(BadOption, match="no_such_field"):
+        experiment([a_class("a", 5), a_class("b", 5, request={"omit": ["no_such_field"]})])
 
 
 def test_a_stored_experiment_with_classes_is_read_again():

@@ -40,7 +40,7 @@ ALL, CHATS, NONE = {CHAT, COMPLETION}, {CHAT}, set[Turn]()
 
 
 def at(adapter: str, **options: Any) -> Any:
-    return engine(adapter, Model("smol"), options, deployment=Deployment(url="http://192.0.2.7:8000"))
+    return engine(adapter, Model("smol"), options, deployment=Deployment(url="http://192.0.2.7:8000")).dialect
 
 
 @pytest.mark.parametrize(
@@ -86,9 +86,9 @@ def test_settings_that_only_chats_carry_are_refused_with_a_history_of_token_ids(
         request=RequestShape(reasoning_effort="low"),
     )  # fmt: skip
     chats, tokenizer = [msgspec.structs.replace(CHAT, json_schema=None)], tokenizer_at(str(checkpoint(tmp_path)))
-    refuse_unmet({"e": served}, chats, "chat", tokenizer, History.LIVE)
+    refuse_unmet({"e": served.dialect}, chats, "chat", tokenizer, History.LIVE)
     with pytest.raises(BadExperiment, match="completions of the vllm format have no field for reasoning_effort"):
-        refuse_unmet({"e": served}, chats, "chat", tokenizer, History.LIVE_IDS)
+        refuse_unmet({"e": served.dialect}, chats, "chat", tokenizer, History.LIVE_IDS)
 
 
 def test_the_refusal_names_engine_workload_and_what_to_do() -> None:
