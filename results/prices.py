@@ -1,14 +1,14 @@
 """Prices of hardware and of tokens, in whatever currency the user states them."""
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Self, TypeVar
 
 import msgspec
 
 from bakeoff.results.errors import BadPrice
 
 Price = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
-_OF_GPUS = "gpus"
+T = TypeVar("T", bound="TokenPrices")
 
 
 class TokenPrices(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -24,6 +24,11 @@ class TokenPrices(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     def bill_tokens(self) -> bool:
         """Whether there is a price of tokens."""
         return self.input is not None or self.cached is not None or self.output is not None
+
+    def under(self, own: Self) -> Self:
+        """A copy in which what ``own`` states takes precedence."""
+        stated = {name: value for name in own.__struct_fields__ if (value := getattr(own, name)) is not None}
+        return msgspec.structs.replace(self, **stated)
 
 
 class Prices(TokenPrices, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -41,46 +46,45 @@ class Prices(TokenPrices, frozen=True, forbid_unknown_fields=True, omit_defaults
         """Whether there is a price."""
         return self.gpu_hour is not None or self.machine_hour is not None or self.bill_tokens
 
-    def under(self, own: "Prices") -> "Prices":
-        """A copy in which what ``own`` states takes precedence."""
-        return msgspec.structs.replace(self, **_stated(own))
 
-
-def prices_from(texts: Sequence[str]) -> Prices:
-    """Prices from ``gpu-hour=3.5``, ``gpus=2``, ``output=10``….
+def prices_from(given: str | Sequence[str] | Mapping[str, float] | None) -> Prices:
+    """Prices from ``gpu-hour=3.5``, ``gpus=2``, ``output=10``…, or from a dict of the same names.
 
     Raises:
-        BadPrice: one is malformed.
+        BadPrice: one is malformed, or stated twice.
     """
-    return _converted(texts, Prices)
+    return _converted(given, Prices)
 
 
-def token_prices_from(texts: Sequence[str]) -> TokenPrices:
-    """Prices of an API from ``input=2.5``, ``cached=0.25`` and ``output=10``.
+def token_prices_from(given: str | Sequence[str] | Mapping[str, float] | None) -> TokenPrices:
+    """Prices of an API from ``input=2.5``, ``cached=0.25`` and ``output=10``, or from a dict of the same names.
 
     Raises:
-        BadPrice: one is malformed.
+        BadPrice: one is malformed, or stated twice.
     """
-    return _converted(texts, TokenPrices)
+    return _converted(given, TokenPrices)
 
 
-def _converted(texts: Sequence[str], into: type[Any]) -> Any:  # noqa: ANN401  (that type)
+def _converted(given: str | Sequence[str] | Mapping[str, float] | None, into: type[T]) -> T:
     names = {field.replace("_", "-"): field for field in into.__struct_fields__}
-    values: dict[str, float] = {}
-    for text in texts:
-        name, _, number = text.partition("=")
+    values: dict[str, object] = {}
+    for name, value in _pairs(given):
         field = names.get(name.strip().replace("_", "-"))
         if field is None:
-            raise BadPrice(f"'{text}' is not a price; write NAME=NUMBER with one of {', '.join(sorted(names))}")
-        try:
-            values[field] = int(number) if field == _OF_GPUS else float(number)
-        except ValueError as error:
-            raise BadPrice(f"'{text}' is not a price; '{number}' must be a number") from error
+            raise BadPrice(f"'{name}' is not a price; write NAME=NUMBER with one of {', '.join(sorted(names))}")
+        if field in values:
+            raise BadPrice(f"{name} is stated twice; state it once")
+        values[field] = value
     try:
-        return msgspec.convert(values, into)
+        return msgspec.convert(values, into, strict=False)
     except msgspec.ValidationError as error:
-        raise BadPrice(f"a price is out of range: {error}") from error
+        raise BadPrice(f"a price is wrong: {error}") from error
 
 
-def _stated(prices: Prices) -> Mapping[str, Any]:
-    return {name: value for name in prices.__struct_fields__ if (value := getattr(prices, name)) is not None}
+def _pairs(given: str | Sequence[str] | Mapping[str, float] | None) -> Iterator[tuple[str, object]]:
+    if isinstance(given, Mapping):
+        yield from given.items()
+        return
+    for text in [given] if isinstance(given, str) else given or ():
+        name, _, number = text.partition("=")
+        yield name, number

@@ -23,7 +23,7 @@ from bakeoff.harness.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from rich.console import Console
 
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from bakeoff.results.report.grid_table import GridReport
     from bakeoff.results.run.cost import CellCost
     from bakeoff.results.run.frontier import FrontierPoint
+
+    Prices = str | Sequence[str] | Mapping[str, float]
+else:
+    Prices = Texts
 
 _Result = TypeVar("_Result")
 
@@ -241,10 +245,10 @@ def _show_grid(report: "GridReport", *, json: Json = False) -> None:
     print_result(report, print_grid, json=json)
 
 
-def cost(*runs: str, price: Texts | None = None, api_price: Texts | None = None) -> "list[CellCost]":
+def cost(*runs: str, price: Prices | None = None, api_price: Prices | None = None) -> "list[CellCost]":
     """Say what a run's traffic costs: by token, request and session, and beside an API.
 
-    An engine costs the same whether it works or not, so a cost holds for its load alone.
+    Hardware costs the same whether it works or not, so a cost holds for its load alone.
 
     Parameters
     ----------
@@ -253,14 +257,14 @@ def cost(*runs: str, price: Texts | None = None, api_price: Texts | None = None)
     price
         What an engine costs, such as gpu-hour=3.5, machine-hour=0.4, gpus=2 for a server whose GPUs are not known, or,
         if its tokens are billed, input=2.5, cached=0.25 and output=10 for a million of them. Repeat the option for
-        several, which are added up.
+        several, which are added up. In Python also a dict.
     api_price
         What an API bills for the same tokens: input=2.5, cached=0.25, output=10. Repeat the option for several.
     """
     from bakeoff.results.prices import prices_from, token_prices_from
     from bakeoff.results.run.cost import costs
 
-    return costs([read(run) for run in runs], prices_from(texts(price)), token_prices_from(texts(api_price)))
+    return costs([read(run) for run in runs], prices_from(price), token_prices_from(api_price))
 
 
 def _show_costs(entries: "list[CellCost]", *, json: Json = False) -> None:

@@ -339,7 +339,8 @@ def loaded_experiment(source: "str | PathLike[str] | dict[str, Any] | Experiment
         EngineError, WorkloadError: an engine, a workload or one of their options is unknown.
     """
     if isinstance(source, Experiment):
-        return source
+        has_grid = any(engine.grid for engine in source.engines)
+        return experiment_from(msgspec.to_builtins(source), "experiment") if has_grid else source
     return experiment_from(source, "experiment") if isinstance(source, dict) else load_experiment(Path(source))
 
 

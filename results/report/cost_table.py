@@ -35,8 +35,8 @@ NARROW_CAPTION = (
     "all costs, prompts included"
 )
 BREAK_EVEN_CAPTION = (
-    "break-even: share of the time that the engine must be under this load to cost what the API bills; above 100 % the "
-    "API is cheaper"
+    "break-even: share of the time that the engine must be under this load for its hardware to pay beside the API; "
+    "above 100 % the API is cheaper"
 )
 
 

@@ -20,7 +20,8 @@ from bakeoff.results.text.format import ABSENT, interval_text, percent_text, pla
 MAX_RANKED = 10
 EFFECTS_CAPTION = (
     "effect of a value: on the geometric mean over the others' values; of two settings: the largest beyond the sum of "
-    "theirs; 95 % intervals; share: part of the variation between combinations, noise included"
+    "theirs, with an interval for all of the pair at once; 95 % intervals; share: part of the variation between "
+    "combinations, noise included"
 )
 RANKED_CAPTION = (
     "each setting at its best load; =: cannot be told apart from the best; the best of many is a little too good: "

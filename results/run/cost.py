@@ -1,6 +1,6 @@
 """What the traffic of a run costs: by token, request and session, and beside an API that bills the same tokens.
 
-An engine costs the same whether it works or not, so a cost holds for its load alone. Each figure is computed for each
+Hardware costs the same whether it works or not, so a cost holds for its load alone. Each figure is computed for each
 valid trial from its rates, and its interval is over the trials; prices have no error.
 """
 
@@ -37,8 +37,8 @@ class Figure(StrEnum):
     API_HOUR = "api_per_hour"
     """What the API bills for the same traffic."""
     BREAK_EVEN = "break_even_share"
-    """Share of the time that the engine must be under this load to cost what the API bills for the traffic of that
-    time; above 1 the API is cheaper. No unit."""
+    """Share of the time that the engine must be under this load for its hardware to cost what it saves beside the API;
+    above 1 the API is cheaper. No unit."""
 
 
 class CellCost(msgspec.Struct, frozen=True):
@@ -80,7 +80,7 @@ def costs(runs: Sequence[Run], prices: Prices | None = None, api: TokenPrices | 
     if not runs:
         raise NoEvidence("name the folder of a run, such as those under runs/")
     entries = [
-        _of_cell(run, cell, prices or Prices(), api if api and api.bill_tokens else run.manifest.api_prices)
+        _of_cell(run, cell, prices or Prices(), run.manifest.api_prices.under(api or TokenPrices()))
         for run in runs
         for cell in run.cells
     ]
@@ -117,7 +117,7 @@ def trial_costs(
     if api.bill_tokens:
         billed = _billed(rates, api)
         found[Figure.API_HOUR] = billed
-        found[Figure.BREAK_EVEN] = _ratio(hour, billed)
+        found[Figure.BREAK_EVEN] = _break_even(rates, prices, hour, billed)
     return found
 
 
@@ -177,9 +177,14 @@ def _per(hour: Value, rate: Value, count: float, nothing: str) -> Value:
     return Value(hour.value / (rate.value * _HOUR_S) * count) if rate.value > 0 else absent(nothing)
 
 
-def _ratio(hour: Value, billed: Value) -> Value:
+def _break_even(rates: Mapping[str, Value], prices: Prices, hour: Value, billed: Value) -> Value:
+    """Hardware over what the API bills beyond the engine's own tokens: only hardware is paid while nothing runs."""
     if hour.value is None:
         return hour
     if billed.value is None:
         return billed
-    return Value(hour.value / billed.value) if billed.value > 0 else absent("the API bills nothing")
+    own = _billed(rates, prices).value if prices.bill_tokens else 0.0
+    assert own is not None, "the hour contains it"
+    if own >= billed.value:
+        return absent("the engine's own tokens cost no less than the API bills")
+    return Value((hour.value - own) / (billed.value - own))

@@ -4,6 +4,7 @@ Settings are compared within one engine. The best is the highest centre of many,
 measure it again before relying on it.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -153,4 +154,8 @@ def _effects(run: Run, base: str, level: Level, metric: str) -> GridEffects:
         place = tuple(settings[name].index(value) for name, value in point.values.items())
         scaled = on_scale(list(values.values()), _scale(metric))
         observed[place] = dict(zip(values, map(float, scaled), strict=True))
+    if len(observed) < math.prod(len(values) for values in settings.values()):
+        return msgspec.structs.replace(unknown, reason="not every combination was measured")
+    if len(observed) < 2:
+        return msgspec.structs.replace(unknown, reason="one combination has nothing to be compared with")
     return msgspec.structs.replace(unknown, effects=effects(observed))

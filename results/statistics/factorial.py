@@ -7,6 +7,9 @@ combinations that have it, less that over all; of a pair of values, what its mea
 Blocks cancel in it. Its standard error is s √(Σ w² / R), with the residual variance s² of the model on (C − 1)(R − 1)
 degrees of freedom. If repeats are missing, each combination's own mean is used, with the variance within them.
 
+The interval of a pair's largest interaction holds for all interactions of the pair at once (Bonferroni), since the
+largest was chosen for its size.
+
 The shares of variation divide Σ (μ_c − μ)² among factors and pairs, exactly, since a full factorial is orthogonal; the
 rest belongs to interactions of three and more. Part of every share is noise.
 """
@@ -55,8 +58,11 @@ def effects(cells: Mapping[Combination, Mapping[int, float]], confidence: float 
     levels = (table.places.max(0) + 1).tolist()
     found = [_effect((factor,), (value,), table) for factor, count in enumerate(levels) for value in range(count)]
     for pair in itertools.combinations(range(len(levels)), 2):
-        values = itertools.product(*(range(levels[factor]) for factor in pair))
-        found.append(max((_effect(pair, each, table) for each in values), key=lambda effect: abs(effect.size.centre)))
+        values = list(itertools.product(*(range(levels[factor]) for factor in pair)))
+        # The largest of many: Bonferroni over those that differ in more than their sign.
+        distinct = len(values) // math.prod(2 for factor in pair if levels[factor] == 2)
+        strict = msgspec.structs.replace(table, confidence=1 - (1 - confidence) / max(1, distinct))
+        found.append(max((_effect(pair, each, strict) for each in values), key=lambda effect: abs(effect.size.centre)))
     return found
 
 

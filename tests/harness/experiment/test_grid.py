@@ -11,7 +11,7 @@ from rich.console import Console
 
 from bakeoff import results
 from bakeoff.harness.errors import BadExperiment
-from bakeoff.harness.experiment.config import Experiment, experiment_from
+from bakeoff.harness.experiment.config import Experiment, experiment_from, loaded_experiment
 from bakeoff.harness.virtual import Fixed, PerToken, VirtualEngine, virtual_run
 from bakeoff.results.report import print_grid, render_html
 from bakeoff.results.report.grid_table import GridReport
@@ -63,6 +63,9 @@ def test_a_stored_experiment_is_read_as_the_same_engines():
         ({SEATS: 16}, "no list of values"),
         ({SEATS: []}, "no list of values"),
         ({SEATS: [16, 16]}, "twice"),
+        ({"request.temperature": [1, 1.0]}, "twice"),
+        ({"env.HF_TOKEN": ["a", "b"]}, "would be written into labels"),
+        ({"env.X": ["x" * 200, "y"]}, "too long"),
         ({SEATS: [[16]]}, "no number, text or truth value"),
         ({SEATS: list(range(1, 20)), BATCH: list(range(1, 20))}, "361 combinations"),
         ({SEATS: ["many"]}, "Expected `int"),
@@ -72,6 +75,21 @@ def test_a_stored_experiment_is_read_as_the_same_engines():
 def test_a_malformed_grid_is_refused(grid: Any, said: str):
     with pytest.raises(BadExperiment, match=said):
         experiment(grid)
+
+
+def test_two_grids_need_names_of_their_own_and_tables_are_tables():
+    engines = [{"adapter": "reference", "grid": {SEATS: [1, 2]}}, {"adapter": "reference", "grid": {BATCH: [64, 128]}}]
+    with pytest.raises(BadExperiment, match="two engines with a grid are called 'reference'; set label"):
+        experiment({}, engines=engines)
+    with pytest.raises(BadExperiment, match="spec of engine 'reference' is no table"):
+        experiment({}, engines=[{"adapter": "reference", "spec": 3, "grid": {SEATS: [1, 2]}}])
+
+
+def test_a_grid_of_the_python_api_becomes_engines_too():
+    plain = experiment({})
+    with_grid = msgspec.structs.replace(plain.engines[0], grid={SEATS: [16, 64]})
+    made = loaded_experiment(msgspec.structs.replace(plain, engines=[with_grid]))
+    assert [engine.name for engine in made.engines] == ["own-max_num_seqs-16", "own-max_num_seqs-64"]
 
 
 @pytest.fixture(scope="module")

@@ -89,6 +89,24 @@ def test_cached_tokens_cost_what_others_do_unless_they_have_a_price():
     assert hours == pytest.approx({None: 7.2, 0.0: 2.88, 0.5: 3.96})
 
 
+def test_only_hardware_must_pay_beside_an_api():
+    """Own tokens cost 3.6 an hour beside 7.2, so hardware of 0.9 pays from a quarter of the time on."""
+    seen, api = rates(output_tokens_per_s=1000.0), TokenPrices(output=2.0)
+    for hour, share in ((0.0, 0.0), (0.9, 0.25), (7.2, 2.0)):
+        found = trial_costs(seen, Prices(machine_hour=hour, output=1.0), api)
+        assert found[Figure.BREAK_EVEN].value == pytest.approx(share)
+    dearer = trial_costs(seen, Prices(machine_hour=1.0, output=2.0), api)[Figure.BREAK_EVEN]
+    assert (dearer.value, dearer.reason) == (None, "the engine's own tokens cost no less than the API bills")
+
+
+def test_a_given_price_of_the_api_leaves_the_others_of_the_experiment(tmp_path: Path):
+    run = two_engines(tmp_path, api_prices=TokenPrices(input=1.0, output=2.0))
+    both, changed = (costs([run], Prices(machine_hour=1.0), api)[0] for api in (None, TokenPrices(output=4.0)))
+    hours = [entry.figures[Figure.API_HOUR].centre for entry in (both, changed)]
+    rate = run.cells[0].intervals["output_tokens_per_s"].centre
+    assert hours[1] - hours[0] == pytest.approx(2.0 * rate * 3600 / 1e6, rel=0.01)
+
+
 def test_what_is_unknown_has_a_reason():
     found = trial_costs(rates(output_tokens_per_s=0.0, requests_per_s=1.0), Prices(gpu_hour=3.5), TokenPrices())
     assert "--price gpus" in (found[Figure.HOUR].reason or "")
@@ -96,7 +114,7 @@ def test_what_is_unknown_has_a_reason():
     assert found[Figure.OUTPUT].reason == "no output token"
     assert found[Figure.BREAK_EVEN].reason == "unknown"
     free = trial_costs(rates(prompt_tokens_per_s=1.0), Prices(machine_hour=1.0), TokenPrices(input=0.0))
-    assert free[Figure.BREAK_EVEN].reason == "the API bills nothing"
+    assert free[Figure.BREAK_EVEN].reason == "the engine's own tokens cost no less than the API bills"
 
 
 def two_engines(tmp_path: Path, **changes: object) -> Run:
@@ -166,25 +184,30 @@ def test_the_report_has_costs_if_the_experiment_states_prices(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("texts", "said"),
+    ("given", "said"),
     [
         (["gpu=3"], "one of cached, gpu-hour, gpus, input, machine-hour, output"),
-        (["gpu-hour"], "must be a number"),
-        (["gpu-hour=a lot"], "must be a number"),
-        (["gpus=1.5"], "must be a number"),
-        (["gpus=0"], "out of range"),
-        (["output=-1"], "out of range"),
-        (["output=nan"], "out of range"),
+        (["gpu-hour"], "a price is wrong: .*gpu_hour"),
+        (["gpu-hour=a lot"], "a price is wrong: .*gpu_hour"),
+        (["gpus=1.5"], "Expected `int"),
+        (["gpus=0"], "a price is wrong: .*gpus"),
+        (["output=-1"], "a price is wrong: .*output"),
+        (["output=nan"], "a price is wrong: .*output"),
+        (["gpu-hour=1", "gpu_hour=2"], "stated twice"),
+        ({"gpu": 3}, "one of cached"),
     ],
 )
-def test_a_malformed_price_is_refused_in_one_line(texts: list[str], said: str):
+def test_a_malformed_price_is_refused_in_one_line(given: list[str] | dict[str, float], said: str):
     with pytest.raises(BadPrice, match=said) as refused:
-        prices_from(texts)
+        prices_from(given)
     assert "\n" not in str(refused.value)
 
 
 def test_prices_are_written_with_dashes_or_underscores():
     assert prices_from(["gpu_hour=3.5", "machine-hour=1", "gpus=2"]) == Prices(gpu_hour=3.5, machine_hour=1.0, gpus=2)
+    assert prices_from({"gpu_hour": 3.5, "gpus": 2}) == Prices(gpu_hour=3.5, gpus=2)
+    assert prices_from("output=2") == Prices(output=2.0)
+    assert prices_from(None) == Prices()
     assert token_prices_from(["input=1", "cached=0.1", "output=5"]) == TokenPrices(input=1.0, cached=0.1, output=5.0)
     with pytest.raises(BadPrice, match="one of cached, input, output"):
         token_prices_from(["gpu-hour=1"])

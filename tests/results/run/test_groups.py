@@ -25,7 +25,9 @@ def run_of(monkeypatch: pytest.MonkeyPatch) -> Any:
     def make(requests: Sequence[RequestRecord]) -> Any:
         level = SimpleNamespace(title="c=1", cells=[SimpleNamespace(engine="e")])
         monkeypatch.setattr(groups, "levels_of", lambda _: [level])
-        return SimpleNamespace(valid_trials_of=lambda _: [SimpleNamespace(inside=Requests(requests))])
+        return SimpleNamespace(
+            manifest=SimpleNamespace(classes={}), valid_trials_of=lambda _: [SimpleNamespace(inside=Requests(requests))]
+        )
 
     return make
 

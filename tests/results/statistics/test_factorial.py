@@ -71,3 +71,11 @@ def test_intervals_hold_the_truth_as_often_as_they_say():
             held += effect.size.low <= own - np.mean(list(truth.values())) <= effect.size.high
             total += 1
     assert held / total == pytest.approx(0.95, abs=0.02)
+
+
+def test_where_nothing_interacts_the_largest_interaction_of_a_pair_is_rarely_said_to():
+    rng = np.random.default_rng(5)
+    for levels, most in (((2, 2), 0.09), ((3, 3), 0.07)):
+        places = list(itertools.product(*map(range, levels)))
+        found = [effects({place: {r: rng.normal() for r in range(3)} for place in places})[-1].size for _ in range(300)]
+        assert np.mean([not (size.low or 0) <= 0 <= (size.high or 0) for size in found]) <= most
