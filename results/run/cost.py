@@ -71,7 +71,7 @@ def costs(runs: Sequence[Run], prices: Prices | None = None, api: TokenPrices | 
     Args:
         runs: whose experiments may state prices.
         prices: of every engine; they take precedence.
-        api: prices of an API, if its experiment's are not meant.
+        api: prices of an API; likewise.
 
     Raises:
         NoEvidence: there is no run.
