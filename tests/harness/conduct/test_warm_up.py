@@ -25,6 +25,7 @@ class Planner:
     """A planner of rounds of three requests that records their names."""
 
     tokenizer = None
+    experiment = SimpleNamespace(classes=[])
 
     def __init__(self) -> None:
         self.names: list[str] = []
