@@ -88,6 +88,10 @@ class Mix:
                 for session in part.workload.primers(tokenizer, _seed_of(part, seed)):
                     yield self._marked(session, number)
 
+    def in_turn(self) -> Self:
+        """The same classes, which follow each other in turn, whatever their weights."""
+        return type(self)(self._parts, in_turn=True)
+
     def notes(self) -> list[str]:
         """Those of each class, with its name."""
         return [f"class {part.name}: {note}" for part in self._parts for note in part.workload.notes()]

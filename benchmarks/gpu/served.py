@@ -210,16 +210,13 @@ async def main() -> None:
         file.write_text(experiment(name, traffic, folder, urls, options), encoding="utf-8")
         is_finished = await run(file, options.out, deadline_s - asyncio.get_running_loop().time())
     bars = Bars()
-    latest = results.load(max(options.out.glob(f"*-{name}-*")))
-    if len(latest.trials):
-        judge(latest, options.engine, bars)
-    if options.publish:
-        publish(
-            latest,
-            file,
-            options.publish,
-            f"python -m benchmarks.gpu.served --traffic {options.traffic} --tokenizer FOLDER",
-        )
+    if run_exists(name, options.out):
+        latest = results.load(max(options.out.glob(f"*-{name}-*")))
+        if len(latest.trials):
+            judge(latest, options.engine, bars)
+        if options.publish:
+            command = f"python -m benchmarks.gpu.served --traffic {options.traffic} --tokenizer FOLDER"
+            publish(latest, file, options.publish, command)
     if not is_finished:
         print("unfinished: the same command goes on from here")
         sys.exit(UNFINISHED)

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from bakeoff.results import Run
     from bakeoff.results.compare.comparison import EngineComparison
     from bakeoff.results.compare.series import Series
-    from bakeoff.results.report.grid_table import GridReport
     from bakeoff.results.run.cost import CellCost
     from bakeoff.results.run.frontier import FrontierPoint
+    from bakeoff.results.run.grid import GridReport
 
     Prices = str | Sequence[str] | Mapping[str, float]
 else:
@@ -218,18 +218,14 @@ def grid(run: str, *, metric: Metrics = None) -> "GridReport":
     """
     from bakeoff.results.errors import NoEvidence
     from bakeoff.results.metrics.catalogue import require_known
-    from bakeoff.results.report.grid_table import GridReport
-    from bakeoff.results.run.grid import EFFECT_METRICS, best_metric, grid_effects, ranking
+    from bakeoff.results.run.grid import grid_report
 
     measured = read(run)
     if not measured.manifest.grid:
         raise NoEvidence(
             f'{run} has no grid; give an engine of its experiment grid = {{ "spec.max_num_seqs" = [16, 64] }}'
         )
-    chosen = require_known(texts(metric))
-    first = chosen[0] if chosen else best_metric(measured)
-    effects_on = chosen or list(dict.fromkeys((first, *EFFECT_METRICS)))
-    return GridReport(first, ranking(measured, first), grid_effects(measured, effects_on))
+    return grid_report(measured, require_known(texts(metric)))
 
 
 def _show_grid(report: "GridReport", *, json: Json = False) -> None:

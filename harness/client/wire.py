@@ -168,9 +168,7 @@ def wire_sessions(
         requests: list[HttpRequest] = []
         for number, entry in enumerate(lived):
             asked = functools.partial(
-                ask,
-                model=chosen or model,
-                logprobs=logprobs is not None and logprobs(index - first_index + number),
+                ask, model=chosen or model, logprobs=logprobs is not None and logprobs(index - first_index + number)
             )
             if as_ids is not None:
                 requests.append(asking_ids(entry.turn, nonce, as_ids, asked))

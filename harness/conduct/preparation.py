@@ -93,13 +93,14 @@ def _refuse_unmet(
     """
     sample = [planned.session for planned in planner.warm_up_sessions("demands")]
     workloads = {each.name: each.workload.name for each in experiment.classes} or {"": experiment.workload.name}
-    dialects = {label: engine.dialect for label, engine in engines.items()}
-    of_classes = {label: classes_of(experiment, dialect) for label, dialect in dialects.items()}
     for name, workload in workloads.items():
         turns = [turn for session in sample if session.traffic_class == name for turn in session.turns]
-        own = {label: of_classes[label][name].dialect if name else dialect for label, dialect in dialects.items()}
+        dialects = {
+            label: classes_of(experiment, engine.dialect)[name].dialect if name else engine.dialect
+            for label, engine in engines.items()
+        }
         try:
-            refuse_unmet(own, turns, workload, tokenizer, experiment.workload.history)
+            refuse_unmet(dialects, turns, workload, tokenizer, experiment.workload.history)
         except BadExperiment as error:
             raise BadExperiment(f"class '{name}': {error}" if name else str(error)) from error
 

@@ -251,21 +251,17 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
         shape = self.request_of(engine)
         return [shape.under(each.request) for each in self.classes] or [shape]
 
-    def source(self, *, in_turn: bool = False) -> Workload:
+    def source(self) -> Workload:
         """The sessions that every engine gets.
-
-        Args:
-            in_turn: whether classes follow each other in turn, instead of by their weights.
 
         Raises:
             WorkloadError: a workload or one of its options is unknown.
         """
         if not self.classes:
             return workload(self.workload.name, self.workload.options)
-        parts = [
-            Part(each.name, each.weight, workload(each.workload.name, each.workload.options)) for each in self.classes
-        ]
-        return Mix(parts, in_turn=in_turn)
+        return Mix(
+            [Part(each.name, each.weight, workload(each.workload.name, each.workload.options)) for each in self.classes]
+        )
 
     def slo_of_class(self, name: str) -> Slo:
         """The SLO of a class: its own, or else the experiment's."""

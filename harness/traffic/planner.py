@@ -39,6 +39,7 @@ from bakeoff.workloads import (
     prompt_reader,
 )
 from bakeoff.workloads.graph import first_alone
+from bakeoff.workloads.mix import Mix
 from bakeoff.workloads.types import SupportsOwnRate, SupportsPrimers, SupportsReach
 
 WARM_UP_REQUESTS = 3
@@ -186,7 +187,8 @@ class TrafficPlanner:
         shape = f"{self.experiment.seed}/settling"  # part of the seed: another name would send other words
         seed = Seed(shape, f"{shape}/{name}")
         count = max(WARM_UP_REQUESTS, len(self.experiment.classes))
-        plan = plan_closed(_within(self.experiment.source(in_turn=True), 0.0), self.tokenizer, seed, count)
+        source = self._workload.in_turn() if isinstance(self._workload, Mix) else self._workload
+        plan = plan_closed(_within(source, 0.0), self.tokenizer, seed, count)
         return tuple(_shortened(_first_turn(planned)) for planned in plan)
 
     def _seed(self, load: Load, repeat: int, engine: str) -> Seed:

@@ -39,6 +39,8 @@ def conditions(manifest: Manifest) -> dict[str, Any]:
         **{f"client.{name}": client[name] for name in _CLIENT if name in client},
         **({"quality.logprobs": True} if quality.get("logprobs") else {}),
         **{f"slo.{name}": value for name, value in msgspec.to_builtins(manifest.slo).items()},
+        # Their workloads and weights are in the traffic; what their requests carry, and their SLOs, are not.
+        **({"classes": classes} if (classes := experiment.get("classes")) else {}),
         "metric definitions": DEFINITIONS,
     }
 

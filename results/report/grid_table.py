@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -12,7 +11,7 @@ from rich.text import Text
 from bakeoff.results.metric import Unit
 from bakeoff.results.metrics import CATALOGUE
 from bakeoff.results.report.terminal_table import terminal_table
-from bakeoff.results.run.grid import GridEffects, Ranked
+from bakeoff.results.run.grid import GridEffects, GridReport, Ranked
 from bakeoff.results.statistics.factorial import Effect
 from bakeoff.results.statistics.interval import Interval
 from bakeoff.results.text.format import ABSENT, interval_text, percent_text, plain
@@ -27,20 +26,6 @@ RANKED_CAPTION = (
     "each setting at its best load; =: cannot be told apart from the best; the best of many is a little too good: "
     "measure it again"
 )
-
-
-class GridReport(msgspec.Struct, frozen=True):
-    """What a grid shows.
-
-    Attributes:
-        metric: by which settings are ranked.
-        ranking: the best first, by engine.
-        effects: by engine, metric and load.
-    """
-
-    metric: str
-    ranking: list[Ranked]
-    effects: list[GridEffects]
 
 
 def print_grid(report: GridReport, console: Console) -> None:

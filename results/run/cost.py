@@ -103,7 +103,8 @@ def trial_costs(
     Returns:
         the figures that prices concern.
     """
-    hour = _hour(rates, prices, gpus)
+    hardware, own = _hardware(prices, gpus), _billed(rates, prices)
+    hour = _sum(hardware, own)
     output, prompt = rates["output_tokens_per_s"], rates["prompt_tokens_per_s"]
     tokens = output if output.value is None or prompt.value is None else Value(output.value + prompt.value)
     found = {
@@ -117,7 +118,7 @@ def trial_costs(
     if api.bill_tokens:
         billed = _billed(rates, api)
         found[Figure.API_HOUR] = billed
-        found[Figure.BREAK_EVEN] = _break_even(rates, prices, hour, billed)
+        found[Figure.BREAK_EVEN] = _break_even(hardware, own, billed)
     return found
 
 
@@ -136,19 +137,16 @@ def _of_cell(run: Run, cell: Cell, given: Prices, api: TokenPrices) -> CellCost:
     return CellCost(run.path.name, cell.engine, cell.workload, cell.load, prices, gpus, figures, reasons)
 
 
-def _hour(rates: Mapping[str, Value], prices: Prices, gpus: int | None) -> Value:
-    """What an hour of the engine costs under its load."""
+def _hardware(prices: Prices, gpus: int | None) -> Value:
+    """What an hour of the engine's hardware costs, whatever its load."""
     if not prices.are_stated:
         return absent("it has no price")
     total = prices.machine_hour or 0.0
-    if prices.gpu_hour is not None:
-        if gpus is None:
-            return absent("the number of its GPUs is not known; give --price gpus=1")
-        total += prices.gpu_hour * gpus
-    if not prices.bill_tokens:
+    if prices.gpu_hour is None:
         return Value(total)
-    billed = _billed(rates, prices)
-    return billed if billed.value is None else Value(total + billed.value)
+    if gpus is None:
+        return absent("the number of its GPUs is not known; give --price gpus=1")
+    return Value(total + prices.gpu_hour * gpus)
 
 
 def _billed(rates: Mapping[str, Value], prices: TokenPrices) -> Value:
@@ -177,14 +175,18 @@ def _per(hour: Value, rate: Value, count: float, nothing: str) -> Value:
     return Value(hour.value / (rate.value * _HOUR_S) * count) if rate.value > 0 else absent(nothing)
 
 
-def _break_even(rates: Mapping[str, Value], prices: Prices, hour: Value, billed: Value) -> Value:
+def _sum(hardware: Value, own: Value) -> Value:
+    if hardware.value is None or own.value is None:
+        return hardware if hardware.value is None else own
+    return Value(hardware.value + own.value)
+
+
+def _break_even(hardware: Value, own: Value, billed: Value) -> Value:
     """Hardware over what the API bills beyond the engine's own tokens: only hardware is paid while nothing runs."""
-    if hour.value is None:
-        return hour
+    if hardware.value is None or own.value is None:
+        return hardware if hardware.value is None else own
     if billed.value is None:
         return billed
-    own = _billed(rates, prices).value if prices.bill_tokens else 0.0
-    assert own is not None, "the hour contains it"
-    if own >= billed.value:
+    if own.value >= billed.value:
         return absent("the engine's own tokens cost no less than the API bills")
-    return Value((hour.value - own) / (billed.value - own))
+    return Value(hardware.value / (billed.value - own.value))

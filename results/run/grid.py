@@ -67,9 +67,35 @@ class GridEffects(msgspec.Struct, frozen=True):
     reason: str | None = None
 
 
+class GridReport(msgspec.Struct, frozen=True):
+    """What a grid shows.
+
+    Attributes:
+        metric: by which settings are ranked.
+        ranking: the best first, by engine.
+        effects: by engine, metric and load.
+    """
+
+    metric: str
+    ranking: list[Ranked]
+    effects: list[GridEffects]
+
+
 def best_metric(run: Run) -> str:
     """What settings are ranked by: goodput, or output tokens per second where the experiment sets no SLO."""
     return "output_tokens_per_s" if run.manifest.slo == Slo() else "goodput_per_s"
+
+
+def grid_report(run: Run, metrics: Sequence[str] = ()) -> GridReport:
+    """What the grid of a run shows.
+
+    Args:
+        run: with a grid.
+        metrics: the first ranks settings, and effects are shown on all; empty for :func:`best_metric` and
+            :data:`EFFECT_METRICS`.
+    """
+    shown = list(metrics) or list(dict.fromkeys((best_metric(run), *EFFECT_METRICS)))
+    return GridReport(shown[0], ranking(run, shown[0]), grid_effects(run, shown))
 
 
 def ranking(run: Run, metric: str) -> list[Ranked]:

@@ -15,7 +15,7 @@ from bakeoff.results.report.grid_table import (
     why_text,
 )
 from bakeoff.results.report.section import Section
-from bakeoff.results.run.grid import EFFECT_METRICS, best_metric, grid_effects, ranking
+from bakeoff.results.run.grid import grid_report
 from bakeoff.results.run.run import Run
 from bakeoff.results.text.format import interval_text
 
@@ -23,9 +23,8 @@ from bakeoff.results.text.format import interval_text
 def _build(run: Run) -> Mapping[str, Any]:
     if not run.manifest.grid:
         return {}
-    metric = best_metric(run)
-    ranked = ranking(run, metric)
-    effects = grid_effects(run, list(dict.fromkeys((metric, *EFFECT_METRICS))))
+    report = grid_report(run)
+    metric, ranked, effects = report.metric, report.ranking, report.effects
     tables = [
         (base, name, [each for each in effects if (each.base, each.metric) == (base, name) and each.effects])
         for base, name in dict.fromkeys((each.base, each.metric) for each in effects)

@@ -14,6 +14,7 @@ from bakeoff.harness.client.wire import OfClass, wire_sessions
 from bakeoff.harness.errors import BadExperiment
 from bakeoff.harness.experiment.config import Experiment, experiment_from
 from bakeoff.harness.virtual import Fixed, PerToken, VirtualEngine, virtual_run
+from bakeoff.results.compare.comparability import difference
 from bakeoff.results.records import Slo
 from bakeoff.results.report import render_html
 from bakeoff.results.report.class_figures import bounds_of, fairness_lines
@@ -162,6 +163,14 @@ def test_a_contradiction_is_refused(changes: dict[str, Any], said: str):
 def test_what_no_request_of_a_class_can_carry_is_refused_before_anything_starts():
     with pytest.raises(BadOption, match="no_such_field"):
         experiment([a_class("a", 5), a_class("b", 5, request={"omit": ["no_such_field"]})])
+
+
+def test_runs_whose_classes_carry_other_fields_are_not_compared(run: results.Run, tmp_path: Path):
+    other = experiment([CLASSES[0], CLASSES[1] | {"model": "lora-other"}])
+    engine = VirtualEngine(service=PerToken(Fixed(TTFT_S), Fixed(TOKEN_S)))
+    changed = virtual_run(other, {"a": engine}, tmp_path)
+    assert difference([run.manifest, run.manifest]) is None
+    assert (difference([run.manifest, changed.manifest]) or "").startswith("classes (")
 
 
 def test_a_stored_experiment_with_classes_is_read_again():

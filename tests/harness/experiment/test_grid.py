@@ -14,8 +14,7 @@ from bakeoff.harness.errors import BadExperiment
 from bakeoff.harness.experiment.config import Experiment, experiment_from, loaded_experiment
 from bakeoff.harness.virtual import Fixed, PerToken, VirtualEngine, virtual_run
 from bakeoff.results.report import print_grid, render_html
-from bakeoff.results.report.grid_table import GridReport
-from bakeoff.results.run.grid import best_metric, grid_effects, ranking
+from bakeoff.results.run.grid import GridReport, best_metric, grid_effects, ranking
 
 SEATS, BATCH = "spec.max_num_seqs", "spec.max_num_batched_tokens"
 TTFT_S, TOKEN_S = {16: 0.4, 64: 0.1}, {64: 0.02, 512: 0.01}
