@@ -12,11 +12,12 @@ import torch
 from bakeoff.reference_engine.kernels import invariant_products, row_codes, small_products
 from bakeoff.reference_engine.kernels.cuda import CudaKernels
 from benchmarks.bars import Bars
-from benchmarks.gpu.parts import coded, correctness
+from benchmarks.gpu.parts import coded, correctness, experts
 
 CODED = ("int4", "int4-zp", "int8", "fp8", "nf4", "Q4_K", "Q6_K")
 """One layout of each kind that the kernels distinguish."""
 _ATTENTION_CASES = 6
+_EXPERT_CASES = 12  # two shapes, in both modes
 
 
 @torch.inference_mode()
@@ -41,6 +42,9 @@ def main() -> None:
     torch.cuda.synchronize()
     bars = Bars()
     bars.add("attention error", worst, "<=", 1e-2)
+    bars.add(
+        "error of experts", max(error for _, error in itertools.islice(experts.errors(), _EXPERT_CASES)), "<=", 1e-2
+    )
     bars.finish()
 
 

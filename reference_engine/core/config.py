@@ -22,9 +22,9 @@ PolicyName = Literal["continuous", "no_chunking", "static"]
 
 _SLOWEST = 10.0
 _POSITIVE = (
-    "block_size", "max_num_seqs", "max_num_batched_tokens", "threads", "max_model_len", "num_blocks", "max_queue",
-    "priority_patience_steps", "data_parallel_size", "tensor_parallel_size", "pipeline_parallel_size",
-    "context_parallel_size",
+    "block_size", "max_num_seqs", "max_num_batched_tokens", "max_mixed_tokens", "threads", "max_model_len",
+    "num_blocks", "max_queue", "priority_patience_steps", "data_parallel_size", "tensor_parallel_size",
+    "pipeline_parallel_size", "context_parallel_size",
 )  # fmt: skip
 
 
@@ -118,6 +118,11 @@ class EngineConfig:
     max_num_batched_tokens: Annotated[
         int | None,
         "tokens computed per step; longer prompts are cut into chunks; default: 8192 on a GPU, 512 on a CPU",
+    ] = None
+    max_mixed_tokens: Annotated[
+        int | None,
+        "tokens of a step that computes decodes and prompts, unless more prompts wait than two such steps hold; "
+        "default: those of the largest CUDA graph, or as many as in other steps",
     ] = None
     kv_allocator: Annotated[
         AllocatorName, "paged: blocks as they are needed; contiguous: room for the longest sequence at once"

@@ -27,6 +27,10 @@ class Rules:
             is preempted for it.
         least_piece: tokens of a prompt's first piece, at least, unless it is all that is left of the prompt or no other
             prompt is computed. A GPU attends to long pieces faster, and a short one leaves every later prompt cut.
+        max_mixed_tokens: tokens of a step that computes decodes and prompts, where two such steps hold all prompts that
+            wait, and the decodes leave at least half of them. None: as many as in other steps. A GPU computes a step
+            that is little longer than its largest CUDA graph in less time than its launches take; of many long prompts,
+            larger steps are faster.
     """
 
     max_num_seqs: int
@@ -37,3 +41,4 @@ class Rules:
     max_waiting: int | None = None
     headroom_tokens: int = 8
     least_piece: int = 1
+    max_mixed_tokens: int | None = None

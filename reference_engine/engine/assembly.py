@@ -1,5 +1,6 @@
 """Builds an engine from settings and a checkpoint."""
 
+import dataclasses
 from collections.abc import Callable
 
 import torch
@@ -62,6 +63,10 @@ def build_engine(
     executor, check, close = _executor(config, checkpoint, shadow or head)
     if config.num_blocks is None:  # the padding block of each group comes after its last one
         config = with_cache(config, demand, max(executor.storage.padding_blocks))
+    if config.max_mixed_tokens is None:
+        config = dataclasses.replace(
+            config, max_mixed_tokens=executor.max_graph_tokens or demand.max_num_batched_tokens
+        )
     limits = limits_of(config, checkpoint.config)
     cache = KvCache(_groups(config, demand), prefix_caching=config.enable_prefix_caching)
     rules = Rules(
@@ -73,6 +78,7 @@ def build_engine(
         max_waiting=config.max_queue,
         # A small part of a step's tokens at most, since a prompt that waits leaves so many of them unused.
         least_piece=min(LONG_CHUNK, demand.max_num_batched_tokens // 8) if config.device == "cuda" else 1,
+        max_mixed_tokens=config.max_mixed_tokens if config.policy == "continuous" else None,
     )
     if grammars is None:
         grammars = Grammars(checkpoint.tokenizer, limits.vocab_size, checkpoint.eos_token_ids)

@@ -116,6 +116,7 @@ class GraphExecutor(LocalExecutor):
             self._mixed = _PromptGraphs(
                 model, attention, capture, ranks, max_decodes=max_decodes, max_tokens=max_tokens
             )
+            self.max_graph_tokens = _MIXED_SIZES[-1]
         max_decodes += -max_decodes % _DECODE_STEP
         self._inputs = StepInputs(
             attention,

@@ -59,13 +59,15 @@ def resolve_config(config: EngineConfig, model: ModelConfig) -> EngineConfig:
     if config.num_blocks is not None and config.kv_cache_memory_bytes is not None:
         raise ConfigError("--num-blocks and --kv-cache-memory-bytes both set the cache size; give one of them")
     max_num_seqs, max_num_batched_tokens = _BATCHES[device]
+    max_num_batched_tokens = config.max_num_batched_tokens or max_num_batched_tokens
     decided = dataclasses.replace(
         config,
         device=device,
         dtype=dtype,
         max_model_len=length,
         max_num_seqs=config.max_num_seqs or max_num_seqs,
-        max_num_batched_tokens=config.max_num_batched_tokens or max_num_batched_tokens,
+        max_num_batched_tokens=max_num_batched_tokens,
+        max_mixed_tokens=config.max_mixed_tokens or (None if device == "cuda" else max_num_batched_tokens),
         threads=config.threads or max(1, torch.get_num_threads() // config.num_processes),
         served_model_name=config.model_name,
     )

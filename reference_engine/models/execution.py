@@ -60,6 +60,11 @@ class Executor(Protocol):
         """The storage that the spans' block tables refer to."""
         ...
 
+    @property
+    def max_graph_tokens(self) -> int | None:
+        """Tokens of the largest step of decodes and prompts that needs one launch; None if there is none."""
+        ...
+
     def execute(self, batch: Batch, read: ReadSlab | None = None) -> torch.Tensor | None:
         """Computes a batch.
 
@@ -85,6 +90,7 @@ class SlowedExecutor:
         self._executor = executor
         self._share = share
         self.storage = executor.storage
+        self.max_graph_tokens = executor.max_graph_tokens
 
     def execute(self, batch: Batch, read: ReadSlab | None = None) -> torch.Tensor | None:
         """See `Executor.execute`."""
@@ -123,6 +129,7 @@ class LocalExecutor:
         self._token_ids, self._positions = Column(storage.device), Column(storage.device)
         self._wanted_rows = Column(storage.device)
         self.storage = storage
+        self.max_graph_tokens: int | None = None
 
     def execute(self, batch: Batch, read: ReadSlab | None = None) -> torch.Tensor | None:
         """See `Executor.execute`."""

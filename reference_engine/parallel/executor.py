@@ -46,6 +46,7 @@ class ParallelExecutor:
             _close(local, group, workers)
             raise
         self.storage = local.storage
+        self.max_graph_tokens = local.max_graph_tokens
         # At exit, too: NCCL's own end waits for graphs, and these for the interpreter's.
         self.close = weakref.finalize(self, _close, local, group, workers)
 

@@ -16,6 +16,7 @@ them is preempted, nor as cached when another admitted request has reserved it. 
 the step is carried out; at worst a step does a little less than it could.
 """
 
+import itertools
 import operator
 from collections.abc import Sequence
 
@@ -97,6 +98,7 @@ class Draft:
         self._free = cache.free_blocks()
         self._host = cache.free_host_blocks()
         self._budget = rules.max_num_batched_tokens
+        self._least_piece = rules.least_piece
         self._seats = rules.max_num_seqs - sum(request.width for request in queues.running)
         self._projection = FreeBlockProjection(cache)
         self._taken: dict[str, Blocks] = {}
@@ -108,20 +110,47 @@ class Draft:
 
     def plan(self) -> Step:
         """Plans the whole step."""
-        # The sort is stable, so equals stay in order of rank.
-        for request in sorted(self._queues.running, key=lambda request: not request.is_decoding):
-            if request.request_id in self._queues.in_flight:
-                continue
-            if request.is_decoding and len(self._chunks) >= self._queues.most_decodes:
-                continue
-            if not self.preempted or request in self.scheduled:
-                self.schedule_running(request)
+        running = self._queues.running
+        self._schedule_all([request for request in running if request.is_decoding])
+        if self._chunks:
+            self._leave_to_prompts()
+        self._schedule_all([request for request in running if not request.is_decoding])
         if not self.preempted and self.admits():
             for request in filter(self._queues.may_compute, self._queues.waiting):
                 if not self.admit(request) or self.preempted:
                     break
         chunks = tuple(sorted(self._chunks.values(), key=_order))
         return Step(tuple(self.preempted), tuple(self._admitted), chunks, self.padding(chunks))
+
+    def _schedule_all(self, running: Sequence[Request]) -> None:
+        for request in running:
+            if request.request_id in self._queues.in_flight:
+                continue
+            if request.is_decoding and len(self._chunks) >= self._queues.most_decodes:
+                continue
+            if not self.preempted or request in self.scheduled:
+                self.schedule_running(request)
+
+    def _leave_to_prompts(self) -> None:
+        """Limits the tokens of prompts beside the decodes that are planned; see `Rules.max_mixed_tokens`."""
+        most = self._rules.max_mixed_tokens
+        if most is None:
+            return
+        left = most - sum(chunk.length for chunk in self._chunks.values())
+        if most // 2 <= left < self._prompt_tokens(2 * left) <= 2 * left:
+            self._budget = min(self._budget, left)
+            self._least_piece = min(self._least_piece, most // 8)
+
+    def _prompt_tokens(self, enough: int) -> int:
+        """Tokens of prompts that could be computed now; counted until there are more than enough."""
+        queues, tokens = self._queues, 0
+        running = (request for request in queues.running if not request.is_decoding)
+        for request in itertools.chain(running, itertools.islice(queues.waiting, max(self._seats, 0))):
+            if request.request_id not in queues.in_flight:
+                tokens += request.num_tokens - request.num_computed
+            if tokens > enough:
+                break
+        return tokens
 
     def admits(self) -> bool:
         """Whether waiting requests may be admitted."""
@@ -173,7 +202,7 @@ class Draft:
     def _admit_with(self, request: Request, hit: Hit | None) -> bool:
         start = request.num_computed if hit is None else hit.num_tokens
         length = self.chunk_length(request, start)
-        is_piece = length < min(self._rules.least_piece, request.num_tokens - start)
+        is_piece = length < min(self._least_piece, request.num_tokens - start)
         if not length or (is_piece and any(map(_is_of_prompt, self._chunks.values()))):
             return False
         need = self._cache.need_to_admit(request, hit, start + length)

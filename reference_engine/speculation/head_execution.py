@@ -25,6 +25,7 @@ class HeadExecutor:
         self._token_ids, self._positions = Column(storage.device), Column(storage.device)
         self._wanted_rows = Column(storage.device)
         self.storage = storage
+        self.max_graph_tokens: int | None = None
 
     def fuse(self, states: torch.Tensor) -> torch.Tensor:
         """See `EagleHead.fuse`."""

@@ -37,9 +37,10 @@ class Life(RuleBasedStateMachine):
         contiguous=st.booleans(),
         headroom=st.sampled_from([0, 8]),
         piece=st.sampled_from([1, 5]),
+        mixed=st.sampled_from([None, 1, 4]),
         stages=st.sampled_from([1, 2, 3]),
     )
-    def start(self, blocks, size, seqs, policy, caching, host, visible, contiguous, headroom, piece, stages):
+    def start(self, blocks, size, seqs, policy, caching, host, visible, contiguous, headroom, piece, mixed, stages):
         self.room = blocks * size
         run = 1
         if contiguous and len(visible) == 1 and visible[0].window is None:
@@ -52,7 +53,7 @@ class Life(RuleBasedStateMachine):
         self.bench = Bench(
             self.runner, blocks=blocks, size=size, seqs=seqs, tokens=TOKENS, caching=caching, visible=visible,
             host=host, run=run, policy=policy, patience_steps=20, max_waiting=12, headroom_tokens=headroom,
-            least_piece=piece,
+            least_piece=piece, max_mixed_tokens=mixed,
         )  # fmt: skip
         self.bench.engine.core.limits = Limits(1000, -(-self.room // size), size, 10_000, seqs)
         self.seqs, self.policy, self.can_fork = seqs, policy, run == 1
@@ -205,7 +206,7 @@ def random_life(seed, steps):
         policy=rng.choice(["continuous", "continuous", "no_chunking", "static"]), caching=rng.random() < 0.7,
         host=rng.choice([0, 5, 40]), visible=rng.choice(GROUPS), contiguous=rng.random() < 0.2,
         headroom=rng.choice([0, 8]), piece=rng.choice([1, 5]),
-        stages=rng.choice([1, 1, 2, 3]),
+        stages=rng.choice([1, 1, 2, 3]), mixed=(1, None, 4)[seed % 3],
     )  # fmt: skip
     for _ in range(steps):
         if rng.random() < 0.35:

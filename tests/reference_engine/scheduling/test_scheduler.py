@@ -32,6 +32,26 @@ def test_a_long_prompt_is_cut_into_chunks_that_fill_what_the_decodes_leave(bench
     ]
 
 
+def test_beside_decodes_prompts_are_cut_to_a_smaller_step(bench):
+    b = bench(tokens=20, seqs=9, least_piece=9, max_mixed_tokens=8)
+    b.add(request("short", prompt=2, output=9), request("long", prompt=18, output=2))
+    assert b.steps(1) == [[("short", 0, 2), ("long", 0, 18)]]  # no decodes yet
+    b.add(request("late", prompt=9, output=9))
+    assert b.steps(2) == [
+        [("short", 2, 1), ("long", 18, 1), ("late", 0, 6)],
+        [("short", 3, 1), ("late", 6, 3)],
+    ]
+    b.add(*[request(f"{number}", prompt=1, output=9) for number in range(3)])
+    b.step()
+    b.add(request("beside five decodes", prompt=18))
+    assert b.steps(1)[0][-1] == ("beside five decodes", 0, 15)  # decodes that leave less than half count no more
+    b = bench(tokens=20, seqs=9, max_mixed_tokens=8)
+    b.add(request("short", prompt=2, output=9))
+    b.step()
+    b.add(request("a", prompt=9, output=9), request("b", prompt=9, output=9))
+    assert b.steps(1)[0][1:] == [("a", 0, 9), ("b", 0, 9)]  # two smaller steps would not hold both
+
+
 def test_a_prompt_does_not_begin_with_a_short_piece_beside_another(bench):
     b = bench(tokens=10, least_piece=4)
     b.add(request("a", prompt=7), request("b", prompt=9), request("c", prompt=2))
