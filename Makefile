@@ -78,7 +78,7 @@ site: .venv-site/.done ## Build the documentation site into .site/, in its own e
 format: $(VENV)/.test ## Format the code
 	$(BIN)/ruff format . && $(BIN)/ruff check --fix .
 
-bench-%: $(VENV)/.test model ## Measure one area: agents, bakeoff, claims, cli, client, engine, gpu, install, plan, profile, quantisation, routing, scale, speculation, statistics, truth, workloads
+bench-%: $(VENV)/.test model ## Measure one area: agents, bakeoff, claims, cli, client, engine, faults, gpu, install, plan, profile, quantisation, routing, scale, speculation, statistics, truth, workloads
 	@set -e; for script in benchmarks/$*/*.py; do name=$${script%.py}; echo "== $$script"; \
 	  BAKEOFF_TEST_MODEL="$$(cat $(VENV)/model-path)" $(BIN)/python -m $${name//\//.}; done
 

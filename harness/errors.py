@@ -10,6 +10,7 @@
     ├── ClientFailed      our bug or the machine's (out of memory, killed process): a client worker crashed
     ├── BadSchedule       the user's mistake: a truth server's schedule has a value out of range
     ├── EvaluationFailed  the user's mistake, or a server's: a model, text or question cannot be evaluated
+    ├── FaultFailed       the machine's state, or the user's mistake: a fault could not be caused or ended
     ├── ReferenceMissing  the machine's state: the reference engine's packages are not installed
     └── TruthFailed       the machine's state: a truth server's port or core is unavailable
 
@@ -53,6 +54,10 @@ class WorkerLost(ClientFailed):
 
 class BadSchedule(HarnessError):
     """A truth server's schedule has a value out of range or contradicts itself."""
+
+
+class FaultFailed(HarnessError):
+    """A fault could not be caused or ended under load; the trial's record says so."""
 
 
 class EvaluationFailed(HarnessError):

@@ -588,6 +588,34 @@ class StoredFile(msgspec.Struct, frozen=True):
     sha256: str
 
 
+class FaultAction(StrEnum):
+    """What a fault does to a replica."""
+
+    KILL = "kill"
+    """Its processes are killed and not started again under this load."""
+    RESTART = "restart"
+    """They are killed, and it is started again."""
+    STOP = "stop"
+    """They stand still for a while."""
+    SLOW = "slow"
+    """They stand still for a share of each moment."""
+
+
+class FaultRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A fault that the harness caused under load."""
+
+    action: FaultAction
+    replica: str | None
+    """Label of the address; None for the engine itself."""
+    begun_ns: int
+    ended_ns: int | None = None
+    """When it was ended: at a restart, when the replica was started again."""
+    ready_ns: int | None = None
+    """When a replica that was started again was ready."""
+    error: str | None = None
+    """Why it was not carried out as the experiment says."""
+
+
 class TrialRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """One finished trial; stored in the run log at its end."""
 
@@ -641,6 +669,8 @@ class TrialRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """None for a load that is meant to change."""
     cache_gaps: CacheGaps | None = None
     """Why the hit share of the prefix cache is lower than it could be; None if prompts share nothing or are unknown."""
+    faults: list[FaultRecord] = []
+    """Faults that the harness caused in the window, in order of time."""
     rules: RulesRecord | None = None
     """None for a load that rules of play do not cover: one that is meant to change, or one of another tool."""
     files: dict[str, StoredFile] = {}

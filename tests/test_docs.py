@@ -29,9 +29,10 @@ from bakeoff.harness.experiment.config import (
     TrialConfig,
     WorkloadConfig,
 )
+from bakeoff.harness.experiment.faults import Fault
 from bakeoff.results.metrics import CATALOGUE
 from bakeoff.results.prices import Prices, TokenPrices
-from bakeoff.results.records import Cache, Load, Slo
+from bakeoff.results.records import Cache, FaultAction, Load, Slo
 from bakeoff.results.statistics.interval import log_t_interval
 from bakeoff.results.text.format import interval_text
 from bakeoff.workloads import ARRIVALS, workload_names
@@ -103,7 +104,7 @@ def test_modules_that_commands_start_exist():
 
 def test_what_reliability_is_held_to_is_there():
     text = (ROOT / "docs/reliability.md").read_text(encoding="utf-8")
-    assert [int(number) for number in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)] == list(range(1, 43))
+    assert [int(number) for number in re.findall(r"^\| (\d+) \|", text, re.MULTILINE)] == list(range(1, 45))
     named = re.findall(r"`((?:tests|benchmarks)/[\w/]+\.py)(?:::(\w+))?`", text)
     missing = [
         f"{path}::{name}" for path, name in named if f"def {name}" not in (ROOT / path).read_text(encoding="utf-8")
@@ -116,7 +117,7 @@ def test_every_key_of_the_experiment_file_is_described():
     kinds: tuple[type[msgspec.Struct], ...] = (
         Experiment, EngineConfig, ModelConfig, WorkloadConfig, TrialConfig, ClientConfig,
         QualityConfig, Load, Slo, TrafficClass, ClassWorkload, Prices, TokenPrices, EngineSpec,
-        Speculation, Container, Ssh, Address,
+        Speculation, Container, Ssh, Address, Fault,
     )  # fmt: skip
     keys = {key for kind in kinds for key in kind.__struct_fields__}
     assert {key for key in keys if f"`{key}`" not in text and f"[{key}]" not in text} == set()
@@ -132,6 +133,7 @@ def test_defaults_in_the_experiment_page_are_those_of_the_code():
     fields = {**msgspec.structs.asdict(trial), **msgspec.structs.asdict(ClientConfig()), **experiment}
     fields |= msgspec.structs.asdict(QualityConfig())
     fields |= {"weight": TrafficClass("a", ClassWorkload("chat")).weight}
+    fields |= {"share": Fault(FaultAction.SLOW, 0.0).share}
     assert {name: float(value) for name, value in rows.items()} == {name: float(fields[name]) for name in rows}
     assert {*msgspec.structs.asdict(trial), "workers", "max_error_share"} - {"cache", "max_requests"} <= set(rows)
     assert "| `max_requests` | – |" in text

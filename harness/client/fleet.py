@@ -91,12 +91,14 @@ class SteadyPlan(msgspec.Struct, frozen=True):
             since it may write prompts.
         is_lost: takes the requests in flight at the window's end and how many of them are overdue, returns whether the
             engine is so far behind that waiting for their answers is not worth it.
+        opened: takes the instant at which the window opens, shortly before it.
     """
 
     begun: WirePool
     ramp: WirePool
     window: Callable[[Ramped], WindowPlan | None]
     is_lost: Callable[[int, int], bool]
+    opened: Callable[[int], None] = lambda _: None
 
 
 class LoadOrder(msgspec.Struct, frozen=True):
@@ -209,6 +211,7 @@ class Fleet:
                 ended = await self._from_workers(workers, _done)
                 return msgspec.structs.replace(_merged(ended, workers), ramp=ramp)
             start_ns = await self._open_window(workers, window)
+            plan.opened(start_ns)
             closed = await self._from_workers(workers, lambda host: _expected(host, WindowClosed))
             in_flight, overdue = (sum(reply.in_flight for reply in closed), sum(reply.overdue for reply in closed))
             abort = plan.is_lost(in_flight, overdue) or not await self._all_answered(workers, order.timeout_s)

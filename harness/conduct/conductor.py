@@ -136,6 +136,11 @@ class Conductor:
             await self._stop()
             self._append(EngineLost(engine=plan.engine, turn=planned.turn, reason=rejection, given_up=True))
             return
+        if (
+            record.faults and under_test.server.died()
+        ):  # as the experiment wants; the next trial starts the engine again
+            await self._stop()
+            return
         if death := under_test.server.died():
             raise death
         running.may_be_busy = running.idle_s is not None and record.abandoned_requests > 0

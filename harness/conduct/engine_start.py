@@ -35,6 +35,7 @@ class EngineUnderTest(msgspec.Struct, frozen=True):
         build: from :func:`bakeoff.harness.experiment.fingerprint.build_of_engine`.
         spans: receiver of the spans that it exports; None unless it was launched to export them.
         addresses: of an engine that runs at several; empty for any other.
+        launch: how it was started; None if it ran already.
     """
 
     engine: Engine
@@ -46,6 +47,7 @@ class EngineUnderTest(msgspec.Struct, frozen=True):
     build: dict[str, Any] = {}
     spans: SpanReceiver | None = None
     addresses: tuple[RunningAddress, ...] = ()
+    launch: Launch | None = None
 
 
 @contextlib.asynccontextmanager
@@ -105,7 +107,9 @@ async def _started(
         if build:
             description = msgspec.structs.replace(description, details={**description.details, "build": build})
         own = await own_processes(launch, None) if launch else await processes_at(engine)
-        yield EngineUnderTest(engine, server, description, startup, visible, own, build, addresses=addresses)
+        yield EngineUnderTest(
+            engine, server, description, startup, visible, own, build, addresses=addresses, launch=launch
+        )
 
 
 async def described_at(

@@ -26,17 +26,18 @@ from bakeoff.harness.conduct.addresses import (
     target_servers,
 )
 from bakeoff.harness.conduct.engine_start import EngineUnderTest
+from bakeoff.harness.conduct.faults import FaultInjector
 from bakeoff.harness.conduct.kernels import LOAD_S, record_kernels
 from bakeoff.harness.conduct.recording import SpanLog, recording
 from bakeoff.harness.conduct.step_log import StepLog
 from bakeoff.harness.conduct.traffic_classes import classes_of
 from bakeoff.harness.conduct.world import Telemetry, World
 from bakeoff.harness.errors import ClientFailed, TruthFailed, WorkerLost
-from bakeoff.harness.experiment.config import EngineConfig, Experiment
+from bakeoff.harness.experiment.config import EngineConfig, Experiment, is_steady
 from bakeoff.harness.quality import asks_logprobs
 from bakeoff.harness.telemetry import OwnProcesses
 from bakeoff.harness.traffic.plan_file import PlanFile
-from bakeoff.harness.traffic.planner import Traffic, is_steady
+from bakeoff.harness.traffic.planner import Traffic
 from bakeoff.harness.traffic.play import share_by
 from bakeoff.harness.traffic.steady import Encode, SteadyTraffic, ramp_record, share_of
 from bakeoff.harness.verdict.cache_gap import cache_gaps
@@ -52,6 +53,7 @@ from bakeoff.results.records import (
     CacheGaps,
     ClientError,
     EngineDescription,
+    FaultRecord,
     Load,
     Outcome,
     Pace,
@@ -153,20 +155,21 @@ class TrialRunner:
         sampled = self._sampler.into(
             folder.telemetry_log, under_test.server.pid, self._fleet.pids, pages, under_test.gpus, own=own
         )
-        result, loss = None, None
-        async with sampled, recorder as log:
+        result, loss, injected = None, None, list[FaultRecord]()
+        faults = self._injector(under_test)
+        async with contextlib.aclosing(faults), sampled, recorder as log:
+            work = self._drive(under_test, plan.load, traffic, folder, log, opened=faults.opened)
             try:
-                result = await self._unless_death(
-                    under_test.server, self._drive(under_test, plan.load, traffic, folder, log)
-                )
+                result = await (work if faults.kills_engine else self._unless_death(under_test.server, work))
             except WorkerLost as error:  # the next load starts another worker
                 loss = str(error)
+            injected = await faults.finish()
         ended_ns = self._world.now_ns()
         if result and result.loop_lag:
             with Appender(folder.telemetry_log) as telemetry:
                 telemetry.append(result.loop_lag)
         issue = result.issue if result else Issue(started_ns, ended_ns)
-        death = under_test.server.died()
+        death = None if faults.kills_engine else under_test.server.died()
         record = TrialRecord(
             id=plan.id,
             engine=plan.engine,
@@ -192,6 +195,7 @@ class TrialRunner:
             fingerprint=fingerprint,
             clients=result.clients if result else [],
             traffic=msgspec.structs.replace(traffic.record, cache_reset=self._was_reset),
+            faults=injected,
             rules=rules_record(self._experiment, plan.load),
             ramp=ramp_record(plan.load, self._experiment.trial, traffic, result.begun, result.ramp)
             if result and result.ramp
@@ -225,6 +229,8 @@ class TrialRunner:
         traffic: Traffic,
         folder: TrialFolder,
         log: StepLog | SpanLog | None,
+        *,
+        opened: Callable[[int], None],
     ) -> LoadResult:
         limits = self._experiment.trial
         self._was_reset = False
@@ -252,7 +258,9 @@ class TrialRunner:
         if log:
             await log.start()
         if play is None and is_steady(load):
-            result = await self._steady(under_test, load, traffic, folder, order=order, sent=sent, window=window)
+            result = await self._steady(
+                under_test, load, traffic, folder, order=order, sent=sent, window=window, opened=opened
+            )
         else:
             sessions = traffic.window if play is None else play.sessions()
             result = await self._fleet.load(order, window(sessions, 0), folder)
@@ -271,6 +279,7 @@ class TrialRunner:
         order: LoadOrder,
         sent: int,
         window: Encode,
+        opened: Callable[[int], None],
     ) -> LoadResult:
         """Apply a steady load, which begins with sessions in progress.
 
@@ -287,7 +296,7 @@ class TrialRunner:
             sent += await self._prime(under_test, beginning.history, folder, slots=beginning.slots, sent=sent)
             plan = SteadyTraffic(
                 load, self._experiment.trial, traffic, beginning, may_restart=restart < MAX_RESTARTS, sent=sent,
-                encode=functools.partial(self._encoded, under_test), encode_window=window,
+                encode=functools.partial(self._encoded, under_test), encode_window=window, opened=opened,
             )  # fmt: skip
             result = await self._fleet.steady(order, plan.plan(), folder)
             planned, restart = planned + result.planned, restart + 1
@@ -368,6 +377,16 @@ class TrialRunner:
             else None,
         )
 
+    def _injector(self, under_test: EngineUnderTest) -> FaultInjector:
+        label = under_test.description.label
+        faults = self._experiment.faults_of(self._experiment.engine(label))
+        log = self._run.engine_log(f"{label}-faults", 1)
+        controls = {
+            replica: self._world.control(under_test, replica, log)
+            for replica in dict.fromkeys(fault.replica for fault in faults)
+        }
+        return FaultInjector(faults, controls, self._world.now_ns)
+
     def _described(self, under_test: EngineUnderTest) -> EngineDescription:
         """The engine with the rule by which the client divides its requests."""
         division = division_of(under_test.addresses, self._experiment.engine(under_test.description.label).balance)
@@ -426,6 +445,7 @@ class TrialRunner:
             max_window_s=self._experiment.trial.max_window_s,
             max_foreign_share=self._experiment.trial.max_foreign_share,
             sample_interval_ns=self._sampler.interval_ns,
+            has_faults=bool(record.faults),
         )
         error, why = await self._client_error(record, evidence)
         evidence = msgspec.structs.replace(evidence, client_error=error)

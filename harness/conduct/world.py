@@ -29,6 +29,7 @@ from bakeoff.harness.calibration.client_error import Shape, calibrate
 from bakeoff.harness.client import Fleet, local_fleet
 from bakeoff.harness.client.ray_fleet import ray_fleet
 from bakeoff.harness.conduct.engine_start import EngineUnderTest, started
+from bakeoff.harness.conduct.replica_control import Control, control_of
 from bakeoff.harness.experiment.config import ClientConfig, ModelConfig
 from bakeoff.harness.experiment.fingerprint import build_of_engine
 from bakeoff.harness.host.environment import environment, git_commit, source
@@ -161,6 +162,16 @@ class World(Protocol):
         """
         ...
 
+    def control(self, under_test: EngineUnderTest, replica: str | None, log: Path) -> Control:
+        """Power over a replica's processes, or over the engine's.
+
+        Args:
+            under_test: the running engine.
+            replica: label of its address; None for the engine itself.
+            log: file for the output of commands.
+        """
+        ...
+
     def fleet(self, client: ClientConfig) -> AbstractAsyncContextManager[Fleet]:
         """The measuring client; closed at the end of the block."""
         ...
@@ -259,6 +270,12 @@ class RealWorld:
     ) -> AbstractAsyncContextManager[EngineUnderTest]:
         """Start the engine by :func:`bakeoff.harness.conduct.engine_start.started`."""
         return started(engine, label, model, pick_port(port), log)
+
+    def control(self, under_test: EngineUnderTest, replica: str | None, log: Path) -> Control:
+        """Power over processes of this machine, or by the fault's commands."""
+        urls = {address.label: address.server.base_url for address in under_test.addresses}
+        url = urls.get(replica or "", under_test.server.base_url)
+        return control_of(under_test.launch, under_test.server, url, log)
 
     def fleet(self, client: ClientConfig) -> AbstractAsyncContextManager[Fleet]:
         """Workers on this machine, or on a Ray cluster."""

@@ -14,13 +14,14 @@ from bakeoff.engines.request_shape import RequestShape
 from bakeoff.engines.secrets import MASK
 from bakeoff.harness.client.live_history import History
 from bakeoff.harness.errors import BadExperiment
+from bakeoff.harness.experiment.faults import Fault, overlap_of, problem_of_engine, problem_of_fault
 from bakeoff.harness.experiment.grid import with_grids
 from bakeoff.harness.host.machine_state import MAX_FOREIGN_SHARE
 from bakeoff.harness.rules.rule_set import STEADY, Rules, Start, rules_named, with_rules
 from bakeoff.results.log.store import RunFolder
 from bakeoff.results.prices import Prices, TokenPrices
 from bakeoff.results.records import Cache, GridPoint, Load, Slo, TrialPlan
-from bakeoff.workloads import Workload, arrival, workload
+from bakeoff.workloads import VARYING_ARRIVALS, Workload, arrival, workload
 from bakeoff.workloads.mix import Mix, Part
 from bakeoff.workloads.models import ModelShare
 from bakeoff.workloads.options import typed_options
@@ -204,6 +205,8 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     client: ClientConfig = ClientConfig()
     quality: QualityConfig = QualityConfig()
     slo: Slo = Slo()
+    faults: list[Fault] = []
+    """Faults that are caused in the window of every trial."""
     prices: Prices = Prices()
     """What each engine costs: a GPU hour, another machine's hour, tokens."""
     api_prices: TokenPrices = TokenPrices()
@@ -245,6 +248,11 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     def request_of(self, engine: EngineConfig) -> RequestShape:
         """What the engine's requests carry: the shared shape, overridden by its own."""
         return self.request.under(engine.request)
+
+    def faults_of(self, engine: EngineConfig) -> list[Fault]:
+        """The faults that befall an engine, in order of time."""
+        own = [fault for fault in self.faults if fault.engine in {None, engine.name}]
+        return sorted(own, key=lambda fault: fault.at_s)
 
     def requests_of(self, engine: EngineConfig) -> list[RequestShape]:
         """What its requests carry, in each class of the traffic."""
@@ -298,6 +306,11 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     def traffic_seed(self, load: Load) -> str:
         """Seed of one level's lengths and arrival times: equal for all engines and repeats, but not between levels."""
         return f"{self.seed}/{load.label}"
+
+
+def is_steady(load: Load) -> bool:
+    """Whether a load is constant and so has ramp, window and tail; varying loads and recorded arrivals are not."""
+    return load.concurrency is not None or load.arrival not in {"workload", *VARYING_ARRIVALS}
 
 
 def load_experiment(path: Path) -> Experiment:
@@ -407,7 +420,7 @@ def _problem(experiment: Experiment) -> str | None:
     for load in experiment.loads:
         if problem := _load_problem(load) or _plan_problem(load, experiment.trial):
             return problem
-    if problem := _rules_problem(experiment):
+    if problem := _rules_problem(experiment) or _faults_problem(experiment):
         return problem
     labels = [engine.name for engine in experiment.engines]
     levels = [load.label for load in experiment.loads]
@@ -490,6 +503,32 @@ def _plan_problem(load: Load, trial: TrialConfig) -> str | None:
         f"rate_per_s {load.rate_per_s:g} for {trial.ramp_s + trial.duration_s:g} s is a plan of more than "
         f"{MAX_PLANNED:,} requests; lower rate_per_s or trial.duration_s"
     )
+
+
+def _faults_problem(experiment: Experiment) -> str | None:
+    """The first reason why faults cannot be caused as the experiment says; None if they can."""
+    faults, names = experiment.faults, [engine.name for engine in experiment.engines]
+    unknown = [fault.engine for fault in faults if fault.engine not in {None, *names}]
+    kills, closed = any(fault.kills for fault in faults), any(load.concurrency for load in experiment.loads)
+    checks = (
+        (not unknown, f"faults: there is no engine '{next(iter(unknown), None)}'; choose from {', '.join(names)}"),
+        (
+            not faults or all(map(is_steady, experiment.loads)),
+            "faults need a load that does not change by itself; give an arrival such as poisson",
+        ),
+        (
+            not (kills and closed),
+            "faults: slots of a closed loop would try a dead replica again at once, for ever; give rate_per_s",
+        ),
+        (not (faults and experiment.profile), "faults disturb what a profile shows; leave one of them out"),
+    )
+    problems = [problem for is_ok, problem in checks if not is_ok]
+    problems += filter(None, (problem_of_fault(fault, experiment.trial.duration_s) for fault in faults))
+    for engine in experiment.engines:
+        own, trials = experiment.faults_of(engine), experiment.repeats * len(engine.loads or experiment.loads)
+        problems += filter(None, (problem_of_engine(fault, engine.name, engine, trials) for fault in own))
+        problems += filter(None, [overlap_of(own)])
+    return next(iter(problems), None)
 
 
 def _rules_problem(experiment: Experiment) -> str | None:

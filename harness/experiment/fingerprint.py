@@ -55,6 +55,7 @@ def fingerprint(
         "model": [model.name, model.sha256],
         "workload": msgspec.to_builtins(experiment.workload),
         **({"classes": _of_traffic(experiment)} if experiment.classes else {}),
+        **({"faults": msgspec.to_builtins(faults)} if (faults := experiment.faults_of(engine)) else {}),
         "rules": msgspec.to_builtins(experiment.rules_of_play),
         "traffic": traffic_sha256,
         "load": msgspec.to_builtins(plan.load),

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from bakeoff.harness.experiment.config import Experiment
+from bakeoff.harness.experiment.config import Experiment, is_steady
 from bakeoff.harness.host.scratch import scratch_folder
 from bakeoff.harness.rules.rule_set import Start
 from bakeoff.harness.traffic.beginning import Beginning, Beginnings
@@ -24,7 +24,6 @@ from bakeoff.harness.traffic.play import Play, planned_play
 from bakeoff.harness.traffic.session_law import SessionLaw
 from bakeoff.results.records import Cache, Load, Pace, TrafficRecord
 from bakeoff.workloads import (
-    VARYING_ARRIVALS,
     BadOption,
     EndlessCache,
     PlannedSession,
@@ -123,11 +122,6 @@ class Traffic(msgspec.Struct, frozen=True):
             off_example=window.off_example,
             cache=self.cache,
         )
-
-
-def is_steady(load: Load) -> bool:
-    """Whether a load is constant and so has ramp, window and tail; varying loads and recorded arrivals are not."""
-    return load.concurrency is not None or load.arrival not in {"workload", *VARYING_ARRIVALS}
 
 
 class TrafficPlanner:

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable, Iterator
 from bakeoff.harness.client.fleet import SteadyPlan, WindowPlan, WirePool
 from bakeoff.harness.client.orders import Open, Ramped, Steady
 from bakeoff.harness.client.wire import WireSession
-from bakeoff.harness.experiment.config import TrialConfig
+from bakeoff.harness.experiment.config import TrialConfig, is_steady
 from bakeoff.harness.traffic.beginning import Beginning
 from bakeoff.harness.traffic.plan_file import PlanFile
-from bakeoff.harness.traffic.planner import Pool, Traffic, is_steady
+from bakeoff.harness.traffic.planner import Pool, Traffic
 from bakeoff.results.records import Cache, Load, Pace, RampRecord
 from bakeoff.results.units import NS_PER_S
 from bakeoff.workloads import PlannedSession
@@ -74,6 +74,7 @@ class SteadyTraffic:
         sent: number of requests sent before the load.
         encode: encodes ramp and tail.
         encode_window: encodes the window.
+        opened: takes the instant at which the window opens.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class SteadyTraffic:
         sent: int,
         encode: Encode,
         encode_window: Encode,
+        opened: Callable[[int], None],
     ) -> None:
         self._load = load
         self._limits = limits
@@ -96,6 +98,7 @@ class SteadyTraffic:
         self._sent = sent
         self._encode = encode
         self._encode_window = encode_window
+        self._opened = opened
 
     def plan(self) -> SteadyPlan:
         """The order for the client: the ramp, and the callbacks that plan the window and detect saturation."""
@@ -103,7 +106,7 @@ class SteadyTraffic:
         requests, begun = self._traffic.ramp.plan.requests, self._beginning.plan
         first = -self._sent - begun.requests
         ramp = self._pool(self._traffic.ramp, first=first - requests, stride=-requests)
-        return SteadyPlan(WirePool(self._encode(begun, first)), ramp, self._window, self._is_lost)
+        return SteadyPlan(WirePool(self._encode(begun, first)), ramp, self._window, self._is_lost, self._opened)
 
     def _window(self, ramped: Ramped) -> WindowPlan | None:
         assert self._traffic.tail is not None

@@ -75,6 +75,14 @@ than this share of them do."""
 _MIN_STOPPED_S = 0.25
 """Shorter stops of the engine's processes are not visible at 10 samples per second."""
 
+_EFFECTS_OF_FAULTS = frozenset({
+    FindingCode.ENGINE_RESTARTED, FindingCode.ENGINE_STOPPED, FindingCode.FAILED_REQUESTS, FindingCode.SATURATED,
+    FindingCode.NOT_STEADY, FindingCode.BACKLOG_GREW, FindingCode.CAPACITY_UNCLEAR, FindingCode.ENGINE_FROZE,
+    FindingCode.WINDOW_SHORT_FOR_QUEUE, FindingCode.SEVERAL_SERVERS, FindingCode.ADDRESS_SLOW,
+    FindingCode.ADDRESS_IMBALANCE, FindingCode.ADDRESS_CACHE, FindingCode.COUNTERS_DISAGREE,
+})  # fmt: skip
+"""What a trial shows in which the harness kills, stops or slows a replica."""
+
 
 class Evidence(msgspec.Struct, frozen=True):
     """Everything that a verdict depends on."""
@@ -105,11 +113,16 @@ class Evidence(msgspec.Struct, frozen=True):
     """Longest allowed window."""
     sample_interval_ns: int | None = None
     """Time between two samples of the host; None if nothing samples it."""
+    has_faults: bool = False
+    """Whether the harness kills, stops or slows a replica under this load."""
 
 
 def judge(evidence: Evidence) -> tuple[Verdict, list[Finding]]:
     """The verdict and its findings: invalidating ones first, the most serious on top, then warnings and notes."""
-    findings = sorted(_findings(evidence), key=lambda finding: finding.severity is not Severity.INVALID)
+    found = _findings(evidence)
+    if evidence.has_faults:
+        found = (finding for finding in found if finding.code not in _EFFECTS_OF_FAULTS)
+    findings = sorted(found, key=lambda finding: finding.severity is not Severity.INVALID)
     is_invalid = bool(findings) and findings[0].severity is Severity.INVALID
     return (Verdict.INVALID if is_invalid else Verdict.VALID), findings
 

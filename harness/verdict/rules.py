@@ -5,9 +5,8 @@ from http import HTTPStatus
 
 import numpy as np
 
-from bakeoff.harness.experiment.config import Experiment
+from bakeoff.harness.experiment.config import Experiment, is_steady
 from bakeoff.harness.rules.rule_set import broken
-from bakeoff.harness.traffic.planner import is_steady
 from bakeoff.results.records import Load, RequestRecord, RulesRecord, Window
 from bakeoff.results.requests import Requests
 from bakeoff.results.units import NS_PER_S

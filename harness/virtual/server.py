@@ -329,6 +329,16 @@ class VirtualServer(Server):
         self.exit_status = exit_status
         self.ended.set()
 
+    def crash(self) -> None:
+        """Die as a killed process does."""
+        self._die(-9)
+
+    def revive(self) -> None:
+        """Listen again, with nothing in progress and an empty cache."""
+        self.is_down, self._free_slots = False, self._engine.slots
+        if self._cache:
+            self._cache.empty()
+
     def stop(self) -> None:
         """Stop the engine: nothing listens from now on."""
         self.is_down = True

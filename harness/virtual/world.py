@@ -20,7 +20,7 @@ from bakeoff.harness.client import Fleet
 from bakeoff.harness.conduct.addresses import description_of, running_addresses
 from bakeoff.harness.conduct.engine_start import EngineUnderTest, notes_of, settings_asked
 from bakeoff.harness.conduct.world import Fetching, Provenance, Telemetry
-from bakeoff.harness.errors import BadExperiment
+from bakeoff.harness.errors import BadExperiment, FaultFailed
 from bakeoff.harness.experiment.config import ClientConfig, ModelConfig
 from bakeoff.harness.host.clock import run_virtual
 from bakeoff.harness.telemetry.loop import Probe
@@ -43,6 +43,42 @@ MEMORY_BYTES = 1 << 34
 """Free memory of the virtual machine."""
 EXACT = ClientError(requests=1, chunks_per_s=1e9, by_metric={}, send_lag_s=0.0, cpu_s=0.0)
 """Error of a client whose timestamps are exact, as those of the virtual client are."""
+
+
+class VirtualControl:
+    """A `Control` of a virtual server, which cannot be paused.
+
+    Args:
+        server: to kill and start.
+        start_s: seconds from its start until it listens.
+    """
+
+    def __init__(self, server: VirtualServer, start_s: float) -> None:
+        self._server = server
+        self._start_s = start_s
+
+    async def kill(self, command: Sequence[str], undo: Sequence[str]) -> None:  # noqa: ARG002
+        """Kill the server."""
+        self._server.crash()
+
+    async def start(self, command: Sequence[str], limit_s: float) -> None:  # noqa: ARG002
+        """Start it again."""
+        await asyncio.sleep(self._start_s)
+        self._server.revive()
+
+    async def pause(self, command: Sequence[str]) -> None:  # noqa: ARG002
+        """Fail: its timers do not stop.
+
+        Raises:
+            FaultFailed: always.
+        """
+        raise FaultFailed("virtual engines can be killed, not stopped")
+
+    async def resume(self, command: Sequence[str]) -> None:
+        """Do nothing: it never stops."""
+
+    async def close(self) -> None:
+        """Do nothing: the world stops its servers."""
 
 
 class VirtualWorld:
@@ -181,6 +217,12 @@ class VirtualWorld:
         finally:
             for each in (server, *others.values()):
                 each.stop()
+
+    def control(self, under_test: EngineUnderTest, replica: str | None, log: Path) -> VirtualControl:  # noqa: ARG002
+        """Power over a virtual server."""
+        urls = {address.label: address.server.base_url for address in under_test.addresses}
+        url = urls.get(replica or "", under_test.server.base_url)
+        return VirtualControl(self._servers[url], self._site(under_test.description.label).engine.start_s)
 
     @contextlib.asynccontextmanager
     async def _client(self) -> AsyncGenerator[Fleet]:

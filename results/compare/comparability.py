@@ -41,6 +41,7 @@ def conditions(manifest: Manifest) -> dict[str, Any]:
         **{f"slo.{name}": value for name, value in msgspec.to_builtins(manifest.slo).items()},
         # Their workloads and weights are in the traffic; what their requests carry, and their SLOs, are not.
         **({"classes": classes} if (classes := experiment.get("classes")) else {}),
+        **({"faults": faults} if (faults := experiment.get("faults")) else {}),
         "metric definitions": DEFINITIONS,
     }
 

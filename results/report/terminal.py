@@ -18,6 +18,11 @@ from bakeoff.results.report.class_figures import COLUMNS as OF_CLASSES
 from bakeoff.results.report.class_figures import bounds_of, fairness_lines
 from bakeoff.results.report.clients import WITH_ERROR, clients_text, error_of, uncalibrated_text
 from bakeoff.results.report.engine_settings import difference_text
+from bakeoff.results.report.fault_table import CAPTION as FAULT_CAPTION
+from bakeoff.results.report.fault_table import TITLES as FAULT_TITLES
+from bakeoff.results.report.fault_table import figures_of as fault_figures
+from bakeoff.results.report.fault_table import name_of as fault_name
+from bakeoff.results.report.fault_table import whys as fault_whys
 from bakeoff.results.report.footnotes import Footnotes
 from bakeoff.results.report.foreign_load import foreign_load_text
 from bakeoff.results.report.group_rows import cached_text, figures_of, known_columns, titles_of
@@ -43,6 +48,7 @@ from bakeoff.results.run.address_pages import AddressPage, address_pages
 from bakeoff.results.run.cache import cache_gaps_of
 from bakeoff.results.run.capacity import capacities
 from bakeoff.results.run.cells import Cell
+from bakeoff.results.run.faults import FaultSummary, faults_of
 from bakeoff.results.run.groups import RequestGroup, by_address, by_agent, by_class, by_model, fairness
 from bakeoff.results.run.levels import levels_of
 from bakeoff.results.run.run import Run
@@ -97,6 +103,9 @@ def print_summary(run: Run, console: Console) -> None:
         for line in notes.lines():
             console.print(_line(line, "dim"))
         _print_groups(run, console)
+        if summaries := faults_of(run):
+            console.print(_fault_table(summaries))
+            _print_list(console, "Faults not carried out as the experiment says:", fault_whys(summaries), "yellow")
         if run.search is not None:
             print_search(run.search, console, capacities(run))
         _print_list(console, "Where the time went, by the engines' own metrics:", engine_lines(run), "")
@@ -151,6 +160,17 @@ def _group_table(groups: Sequence[RequestGroup], heading: str, columns: Sequence
         texts = (group.level, plain(group.engine), plain(group.name), f"{group.requests:,}", f"{group.failed:,}")
         cached = [cached_text(group)] if has_cache else []
         table.add_row(*map(Text, (*texts, *cached, *figures_of(group, known))))
+    return table
+
+
+def _fault_table(summaries: Sequence[FaultSummary]) -> Table:
+    table = terminal_table("load", "engine", FAULT_TITLES[0])
+    for title in FAULT_TITLES[1:]:
+        table.add_column(title, justify="right")
+    for each in summaries:
+        texts = (each.level, plain(each.engine), plain(fault_name(each)), *fault_figures(each))
+        table.add_row(*map(Text, texts))
+    table.caption, table.caption_justify = FAULT_CAPTION, "left"
     return table
 
 

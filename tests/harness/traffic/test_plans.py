@@ -187,7 +187,7 @@ def test_long_answers_in_the_ramp_do_not_shorten_the_plan_of_the_window(planner_
     limits = make_experiment(**trial(duration_s=30.0, max_window_s=30.0, max_requests=None)).trial
     plan = SteadyTraffic(
         CLOSED, limits, traffic, traffic.begin(pace=pace), may_restart=False, sent=0,
-        encode=lambda *_: iter(()), encode_window=lambda *_: iter(()),
+        encode=lambda *_: iter(()), encode_window=lambda *_: iter(()), opened=lambda _: None,
     ).plan()  # fmt: skip
     mean_s = traffic.law.answer_s(pace)
     plan.window(Ramped(complete=True, ended=2, request_s=4 * mean_s, pace=pace))

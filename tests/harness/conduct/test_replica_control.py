@@ -1,0 +1,97 @@
+"""Power over real processes: they end, start, stop and continue."""
+
+import asyncio
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from bakeoff.engines import Launch, launched, pick_port
+from bakeoff.engines.errors import NotReady
+from bakeoff.engines.server import require_listener
+from bakeoff.harness.conduct.faults import FaultInjector
+from bakeoff.harness.conduct.replica_control import AddressControl, LaunchedControl
+from bakeoff.harness.errors import FaultFailed
+from bakeoff.harness.experiment.faults import Fault
+from bakeoff.results.records import FaultAction
+
+
+def server(port: int) -> list[str]:
+    """A program that listens, in a child of its first process."""
+    serve = f"{sys.executable} -S -m http.server {port} --bind 127.0.0.1"
+    return ["sh", "-c", f"{serve} & wait"]
+
+
+async def listens(port: int) -> bool:
+    try:
+        await require_listener(f"http://127.0.0.1:{port}")
+    except NotReady:
+        return False
+    return True
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait until something holds."""
+    async with asyncio.timeout(20):
+        while not holds():  # noqa: ASYNC110  (another process does it)
+            await asyncio.sleep(0.002)
+
+
+def test_a_launched_engine_is_killed_with_its_children_and_launched_again(tmp_path: Path):
+    async def live() -> None:
+        port, log = pick_port(), tmp_path / "log"
+        launch = Launch(argv=tuple(server(port)), port=port, ready_path="/", stop_grace_s=(0.1, 0.1))
+        async with launched(launch, log) as running:
+            control = LaunchedControl(launch, running, log)
+            await control.kill((), ())
+            assert not await listens(port)
+            with pytest.raises(FaultFailed, match="ended already"):
+                await control.pause(())
+            await control.start((), 10)
+            assert await listens(port)
+            await control.close()
+            assert not await listens(port)
+
+    asyncio.run(live())
+
+
+def test_a_running_server_is_stopped_killed_and_started_by_its_command(tmp_path: Path):
+    async def live() -> None:
+        port = pick_port()
+        control = AddressControl(f"http://127.0.0.1:{port}", tmp_path / "log")
+        with pytest.raises(FaultFailed, match=f"listens on port {port}; give begin and end"):
+            await control.kill((), ())
+        await control.start(server(port), 10)
+        (listener,) = {
+            each.pid for each in psutil.net_connections() if each.laddr and each.laddr.port == port and each.pid
+        }
+        fault = Fault(FaultAction.STOP, 0.0, 0.1, replica="a")
+        injector = FaultInjector([fault], {"a": control}, time.monotonic_ns)
+        injector.opened(time.monotonic_ns())
+        await until(lambda: psutil.Process(listener).status() == psutil.STATUS_STOPPED)
+        (record,) = await injector.finish()
+        assert record.error is None
+        assert psutil.Process(listener).status() != psutil.STATUS_STOPPED
+        restart = Fault(FaultAction.RESTART, 0.0, 1000.0, replica="a", end=server(port))
+        interrupted = FaultInjector([restart], {"a": control}, time.monotonic_ns)
+        interrupted.opened(time.monotonic_ns())
+        await until(lambda: not psutil.pid_exists(listener))
+        await interrupted.aclose()  # the load was interrupted: the user's server comes back
+        await control.start(["true"], 10)
+        await control.kill((), ())
+        assert not await listens(port)
+
+    asyncio.run(live())
+
+
+def test_a_command_that_fails_says_why(tmp_path: Path):
+    control = AddressControl("http://127.0.0.1:9", tmp_path / "log")
+    with pytest.raises(FaultFailed, match=r"sh failed \(.*3.*\): no such pod"):
+        asyncio.run(control.kill(["sh", "-c", "echo no such pod; exit 3"], ()))
+    with pytest.raises(FaultFailed, match="no-such-program cannot be started: No such file"):
+        asyncio.run(control.start(["no-such-program"], 1))
+    with pytest.raises(FaultFailed, match=r"sh failed"):
+        asyncio.run(control.start(["sh", "-c", "exit 2"], 10))
