@@ -74,6 +74,15 @@ def test_an_engine_that_bakeoff_started_comes_back_within_the_trial_and_starts_a
     assert summary.failed == pytest.approx(5 * RATE + RATE * E2E_S, rel=0.25)
 
 
+def test_each_class_is_held_to_its_own_slo(tmp_path: Path):
+    sent = {"name": "random", "options": {"input_tokens": 8, "output_tokens": 5, "spread": 0.0}}
+    classes = [{"name": "fast", "workload": sent, "slo": {"e2e_s": 0.2}}, {"name": "slow", "workload": sent}]
+    run = run_of(tmp_path, RESTART, classes=classes, workload={"name": "classes"})
+    (summary,) = faults_of(run)  # no answer of the first class is good, whatever the fault does
+    assert summary.lost == pytest.approx(7 * RATE / 4, rel=0.4)
+    assert summary.late == pytest.approx(7 * RATE / 4, rel=0.4)
+
+
 def test_what_stays_dead_is_not_recovered(tmp_path: Path):
     run = run_of(tmp_path, {"action": "kill", "at_s": 10, "replica": "two:80"}, repeats=1)
     (summary,) = faults_of(run)
