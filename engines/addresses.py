@@ -48,6 +48,20 @@ class Address(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     """Address of its metrics page. Default: the adapter's usual path at ``url``."""
 
 
+class GpuExporter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A page of DCGM's exporter."""
+
+    url: str
+    """Of the page, such as ``http://node:9400/metrics``; ``/metrics`` if it has no path."""
+    gpus: list[str] = []
+    """Indices or UUIDs of the engine's GPUs. Default: all of the page."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the address is a web page's, without a user."""
+        return _is_plain(self.url)
+
+
 class ReplicaHeader(msgspec.Struct, frozen=True):
     """The header of a router's answers that names the replica that answered."""
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import psutil
 
-from bakeoff.engines.addresses import Address, Balance, problem_of, targets_of
+from bakeoff.engines.addresses import Address, Balance, GpuExporter, problem_of, targets_of
 from bakeoff.engines.secrets import names_secret
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -57,6 +57,8 @@ class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     """How the client divides requests among several replicas; the default is ``round-robin``."""
     replica_header: str | None = None
     """Header of a router's answers that names the replica that answered, by its address or a name of its own."""
+    exporters: list[GpuExporter] = []
+    """Pages of DCGM's exporter that show its GPUs on other hosts."""
     port: int | None = None
     """Port on 127.0.0.1 for a launched engine; the default is a free one."""
     served_model_name: str | None = None
@@ -129,6 +131,10 @@ class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
                 f"{', '.join(launching)} cannot be set of an engine that runs already",
             ),
             (not (wrong := problem_of(self.addresses, self.balance, self.replica_header)), wrong),
+            (
+                all(exporter.is_plain for exporter in self.exporters),
+                "exporters: give the http or https address of each page, without a user",
+            ),
             (not secret_flag, f"args: {_name(secret_flag)} would show its value in the process list; give it in env"),
             (not exposed, f"container.args: {exposed} would show its value in the process list; give it in env"),
             (self.container is None or not (self.environment or self.program),

@@ -146,6 +146,8 @@ class FindingCode(StrEnum):
     SOME_FOREIGN_LOAD = "some_foreign_load"
     POWER_CAPPED = "power_capped"
     """A GPU was at its power limit: a warning if for most of the window, else a note."""
+    ENERGY_SOURCES_DISAGREE = "energy_sources_disagree"
+    """NVML and an exporter show another energy of the same GPU."""
     HARDWARE_SLOWDOWN = "hardware_slowdown"
     """A GPU's hardware lowered its clocks: a warning if for most of the window, else a note."""
     IMPORTED = "imported"
@@ -226,6 +228,7 @@ _CAUSES: dict[FindingCode, Cause] = {
     FindingCode.LENGTH_MIX: Cause.EXPERIMENT,
     FindingCode.SOME_FOREIGN_LOAD: Cause.MACHINE,
     FindingCode.POWER_CAPPED: Cause.MACHINE,
+    FindingCode.ENERGY_SOURCES_DISAGREE: Cause.MACHINE,
     FindingCode.HARDWARE_SLOWDOWN: Cause.MACHINE,
     FindingCode.IMPORTED: Cause.CLIENT,
     FindingCode.ECC_UNCORRECTED_OF_CHIP: Cause.MACHINE,

@@ -35,7 +35,7 @@ from bakeoff.harness.conduct.world import Telemetry, World
 from bakeoff.harness.errors import ClientFailed, TruthFailed, WorkerLost
 from bakeoff.harness.experiment.config import EngineConfig, Experiment, is_steady
 from bakeoff.harness.quality import asks_logprobs
-from bakeoff.harness.telemetry import OwnProcesses
+from bakeoff.harness.telemetry import ExporterPage, OwnProcesses
 from bakeoff.harness.traffic.plan_file import PlanFile
 from bakeoff.harness.traffic.planner import Traffic
 from bakeoff.harness.traffic.play import share_by
@@ -153,7 +153,15 @@ class TrialRunner:
         recorder = recording(under_test, folder) if plan.profiled else contextlib.nullcontext()
         own = under_test.own if self._fleet.is_local else OwnProcesses(unknown="the client's workers run on a cluster")
         sampled = self._sampler.into(
-            folder.telemetry_log, under_test.server.pid, self._fleet.pids, pages, under_test.gpus, own=own
+            folder.telemetry_log,
+            under_test.server.pid,
+            self._fleet.pids,
+            pages,
+            under_test.gpus,
+            own=own,
+            exporters=[
+                ExporterPage(each.url, tuple(each.gpus)) for each in self._experiment.engine(plan.engine).exporters
+            ],
         )
         result, loss, injected = None, None, list[FaultRecord]()
         faults = self._injector(under_test)

@@ -35,7 +35,7 @@ from bakeoff.harness.experiment.fingerprint import build_of_engine
 from bakeoff.harness.host.environment import environment, git_commit, source
 from bakeoff.harness.host.signals import stop_signals
 from bakeoff.harness.host.threads import in_thread
-from bakeoff.harness.telemetry import OwnProcesses, ServerPage, sampler
+from bakeoff.harness.telemetry import ExporterPage, OwnProcesses, ServerPage, sampler
 from bakeoff.results.log.run_log import Source
 from bakeoff.results.log.store import new_run_id
 from bakeoff.results.records import ClientError
@@ -64,6 +64,7 @@ class Telemetry(Protocol):
         gpus: str | None = None,
         *,
         own: OwnProcesses = ...,
+        exporters: Sequence[ExporterPage] = ...,
     ) -> AbstractAsyncContextManager[None]:
         """See :meth:`bakeoff.harness.telemetry.Sampler.into`."""
         ...

@@ -90,7 +90,7 @@ class Gpu:
             memory_bytes = int(self._memory().total)
         return {
             "name": _text(self.nvml.nvmlDeviceGetName(self._own)),
-            "uuid": self._uuid(),
+            "uuid": self.uuid,
             "memory_bytes": memory_bytes,
             "driver": _text(self.nvml.nvmlSystemGetDriverVersion()),
         }
@@ -122,7 +122,7 @@ class Gpu:
         """The GPU or slice that ``name`` from ``CUDA_VISIBLE_DEVICES`` refers to; None if it is not of this GPU."""
         if name.startswith("MIG-"):
             return next((device for device in self._slices() or () if device.is_slice_called(name)), None)
-        if name == str(self._index) or (name.startswith("GPU-") and self._uuid().startswith(name)):
+        if name == str(self._index) or (name.startswith("GPU-") and self.uuid.startswith(name)):
             return self.first_device()
         return None
 
@@ -131,7 +131,7 @@ class Gpu:
 
         Drivers before R470 use the second form.
         """
-        if self._uuid().startswith(name):
+        if self.uuid.startswith(name):
             return True
         gpu, _, instances = name.removeprefix("MIG-").partition("/")
         own = f"{self.instance}/{self.nvml.nvmlDeviceGetComputeInstanceId(self._own)}"
@@ -153,7 +153,9 @@ class Gpu:
                 continue
         return slices
 
-    def _uuid(self) -> str:
+    @property
+    def uuid(self) -> str:
+        """NVML's name of it."""
         return _text(self.nvml.nvmlDeviceGetUUID(self._own))
 
 

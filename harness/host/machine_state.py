@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from bakeoff.results.findings import Finding, FindingCode, invalid, note, warning
+from bakeoff.results.metrics.energy import second_sources
 from bakeoff.results.metrics.machine import foreign_cpu_share, gpu_errors, held_back
 from bakeoff.results.records import TelemetryRecord, Window
 
@@ -15,6 +16,8 @@ _SOME_LIMITED_SHARE = 0.01
 """Share of the window for which a GPU may be at its power limit, or slowed by hardware, without a note."""
 _MAX_LIMITED_SHARE = 0.5
 """The same without a warning."""
+_MAX_ENERGY_DIFFERENCE = 0.03
+"""Between two sources of a GPU's energy."""
 _MIN_SAMPLED_SHARE = 0.9
 """Share of the window's ticks at which the host must have been sampled."""
 
@@ -47,7 +50,8 @@ def machine_findings(
 
     Parameters of the findings: ``foreign_share`` and ``max_foreign_share`` of all CPU time; ``foreign_cores``, the same
     in cores; ``gpu``; ``held_s``, seconds of throttling; ``capped_share`` of the window, and by what ``power_basis`` it
-    is known; ``slowed_share`` of the samples; ``xid``, the number of an error; ``errors``, a count.
+    is known; ``slowed_share`` of the samples; ``nvml_j`` and ``exporter_j``, joules in the window; ``xid``, the number
+    of an error; ``errors``, a count.
 
     Args:
         telemetry: the trial's samples.
@@ -61,6 +65,7 @@ def machine_findings(
         *_gpu_warnings(telemetry),
         *_power_capped(telemetry, window),
         *_slowed(telemetry, window),
+        *_energy_disagrees(telemetry, window),
         *_gpu_notes(telemetry),
     ]
 
@@ -124,6 +129,15 @@ def _power_capped(telemetry: Sequence[TelemetryRecord], window: Window) -> Itera
             yield warning(FindingCode.POWER_CAPPED, gpu=gpu.gpu, capped_share=share, power_basis=basis)
         elif share >= _SOME_LIMITED_SHARE:
             yield note(FindingCode.POWER_CAPPED, gpu=gpu.gpu, capped_share=share, power_basis=basis)
+
+
+def _energy_disagrees(telemetry: Sequence[TelemetryRecord], window: Window) -> Iterator[Finding]:
+    for gpu in second_sources(telemetry, window):
+        if abs(gpu.exporter_j - gpu.nvml_j) > _MAX_ENERGY_DIFFERENCE * gpu.nvml_j:
+            yield warning(
+                FindingCode.ENERGY_SOURCES_DISAGREE, gpu=gpu.gpu, nvml_j=round(gpu.nvml_j),
+                exporter_j=round(gpu.exporter_j),
+            )  # fmt: skip
 
 
 def _slowed(telemetry: Sequence[TelemetryRecord], window: Window) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
 from .control import Sampler, sampler
-from .orders import OwnProcesses, ServerPage, page_of
+from .orders import ExporterPage, OwnProcesses, ServerPage, page_of
 
-__all__ = ["OwnProcesses", "Sampler", "ServerPage", "page_of", "sampler"]
+__all__ = ["ExporterPage", "OwnProcesses", "Sampler", "ServerPage", "page_of", "sampler"]

@@ -17,6 +17,7 @@ import msgspec
 from bakeoff.harness.host.cpu import CpuProbe
 from bakeoff.harness.host.gpu import open_gpus, visible_to
 from bakeoff.harness.host.realtime import lower_priority
+from bakeoff.harness.telemetry.exporter import ExporterProbe
 from bakeoff.harness.telemetry.gpu_probe import GpuProbe
 from bakeoff.harness.telemetry.host import HostProbe, ProcessProbe, shared_memory
 from bakeoff.harness.telemetry.loop import Probe, Ticker, sample
@@ -73,6 +74,8 @@ def _sample(
         ticker = Ticker(INTERVAL_NS, time.monotonic_ns())
         readings = _Readings(len(order.servers))
         servers = [ServerProbe(page, log.append, readings.done) for page in order.servers]
+        sampled = {probe.gpu.uuid: probe.gpu.source for probe in gpus} if order.exporters else {}
+        exporters = [ExporterProbe(page, log.append, sampled) for page in order.exporters]
         try:
             while isinstance(following := _tick(orders, probes, ticker, log.append), Mark):
                 for server in servers:
@@ -82,6 +85,8 @@ def _sample(
         finally:
             for server in servers:
                 server.stop()
+            for exporter in exporters:
+                exporter.stop()
         t_ns = time.monotonic_ns()
         for record in itertools.chain(cpu.read(t_ns), *(gpu.finish(t_ns) for gpu in gpus)):  # since the last tick
             log.append(record)

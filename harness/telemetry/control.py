@@ -11,7 +11,16 @@ from pathlib import Path
 import msgspec
 
 from bakeoff.harness.host.child import child_process, kill, read_line, send
-from bakeoff.harness.telemetry.orders import INTERVAL_NS, Mark, Order, OwnProcesses, Reply, Sample, ServerPage
+from bakeoff.harness.telemetry.orders import (
+    INTERVAL_NS,
+    ExporterPage,
+    Mark,
+    Order,
+    OwnProcesses,
+    Reply,
+    Sample,
+    ServerPage,
+)
 from bakeoff.results.errors import NotWritable
 
 MARK_S = 6.0
@@ -50,6 +59,7 @@ class Sampler:
         gpus: str | None = None,
         *,
         own: OwnProcesses = OwnProcesses(),  # noqa: B008  (frozen)
+        exporters: Sequence[ExporterPage] = (),
     ) -> AsyncGenerator[None]:
         """Sample into ``log`` while the block runs; the arguments are those of :class:`~.orders.Sample`.
 
@@ -59,7 +69,9 @@ class Sampler:
             NotWritable: samples were lost; raised at the end of the block at the latest.
         """
         own = msgspec.structs.replace(own, pids=(os.getpid(), *own.pids))
-        order = Sample(next(self._numbers), str(log), engine_pid, list(client_pids), tuple(servers), gpus, own)
+        order = Sample(
+            next(self._numbers), str(log), engine_pid, list(client_pids), tuple(servers), gpus, own, tuple(exporters)
+        )
         if not await self._order(order):
             self._process = await self._start()
             await self._order(order)

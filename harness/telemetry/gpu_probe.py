@@ -83,10 +83,11 @@ class GpuProbe:
 
     Attributes:
         groups: the groups that are still read, by name.
+        gpu: the GPU.
     """
 
     def __init__(self, gpu: Gpu, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._gpu = gpu
+        self.gpu = gpu
         self._clock = clock
         self._cost_s: dict[str, float] = {}  # by group, of its fastest reading: a busy machine delays some
         self._next_tick: dict[str, int] = {}
@@ -111,7 +112,7 @@ class GpuProbe:
             self._read_group(name, group, readings)
             self._next_tick[name] = self._ticks + group.ticks(self._cost_s[name])
         self._ticks += 1
-        return [readings.record(t_ns, self._gpu.source), *errors]
+        return [readings.record(t_ns, self.gpu.source), *errors]
 
     def finish(self, t_ns: int) -> list[TelemetryRecord]:
         """The last readings: every group is due now but GPM, which needs more time."""
@@ -130,7 +131,7 @@ class GpuProbe:
                 held.close()
 
     def _open(self) -> dict[str, Group]:
-        shares_chip = self._shares_chip = self._gpu.shares_chip()
+        shares_chip = self._shares_chip = self.gpu.shares_chip()
         groups = {
             "memory": Group(("memory_used_bytes",), self._memory),
             "utilization": Group(("utilization_gpu_share", "utilization_memory_share"), self._utilization),
@@ -152,7 +153,7 @@ class GpuProbe:
                 "links": self._fields(LINKS),
             }
         try:
-            self._gpm = Gpm(self._gpu)
+            self._gpm = Gpm(self.gpu)
             groups["gpm"] = Group(tuple(GPM_METRICS), self._gpm.read, _GPM_EVERY, first=1)
         except pynvml.NVMLError as error:
             self._unread.update(dict.fromkeys(GPM_METRICS, f"GPM, which needs Hopper or newer: {error}"))
@@ -160,7 +161,7 @@ class GpuProbe:
 
     def _watch(self) -> GpuEvents | None:
         try:
-            return GpuEvents(self._gpu)
+            return GpuEvents(self.gpu)
         except pynvml.NVMLError as error:
             self._unread["xid"] = str(error)
             return None
@@ -180,7 +181,7 @@ class GpuProbe:
             return []
         if reported.ecc and "ecc" in self.groups:
             self._read_group("ecc", self.groups["ecc"], readings)
-        return [TelemetryRecord(t_ns, self._gpu.source, {"xid": xid}) for xid in reported.xids]
+        return [TelemetryRecord(t_ns, self.gpu.source, {"xid": xid}) for xid in reported.xids]
 
     def _read_group(self, name: str, group: Group, readings: Readings) -> None:
         start_s = self._clock()
@@ -194,7 +195,7 @@ class GpuProbe:
         self._cost_s[name] = min(self._cost_s.get(name, math.inf), self._clock() - start_s)
 
     def _memory(self, into: Readings) -> None:
-        into.values["memory_used_bytes"] = self._gpu.memory_used_bytes()
+        into.values["memory_used_bytes"] = self.gpu.memory_used_bytes()
 
     def _utilization(self, into: Readings) -> None:
         rates = self._nvml.nvmlDeviceGetUtilizationRates(self._handle)

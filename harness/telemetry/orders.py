@@ -32,6 +32,20 @@ class ServerPage(msgspec.Struct, frozen=True):
     name: str = "server"
 
 
+class ExporterPage(msgspec.Struct, frozen=True):
+    """The page of a DCGM exporter.
+
+    Attributes:
+        url: of the page; without a path, ``/metrics``.
+        gpus: indices or UUIDs of the GPUs to read; empty for all.
+        access: credentials.
+    """
+
+    url: str
+    gpus: tuple[str, ...] = ()
+    access: Access = Access()
+
+
 def page_of(address: Address, source: MetricsSource, access: Access, name: str) -> ServerPage:
     """The metrics page of an address: at the adapter's usual path, or where its ``metrics`` says.
 
@@ -74,6 +88,7 @@ class Sample(msgspec.Struct, frozen=True, tag="sample"):
         servers: metrics pages of the engine; none if it has none.
         gpus: GPUs that the engine may use, as in ``CUDA_VISIBLE_DEVICES``; None for all.
         own: processes that do not count as foreign load.
+        exporters: pages with GPUs of the engine that NVML does not sample here.
     """
 
     number: int
@@ -83,6 +98,7 @@ class Sample(msgspec.Struct, frozen=True, tag="sample"):
     servers: tuple[ServerPage, ...] = ()
     gpus: str | None = None
     own: OwnProcesses = OwnProcesses()
+    exporters: tuple[ExporterPage, ...] = ()
 
 
 class Mark(msgspec.Struct, frozen=True, tag="mark"):

@@ -6,10 +6,8 @@ readings keep gauges, counters and the sums of histograms; marked ones also keep
 
 import http.client
 import queue
-import ssl
 import threading
 import time
-import urllib.parse
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -17,27 +15,15 @@ import msgspec
 
 from bakeoff.engines.metrics import DrainedIterations, Prometheus
 from bakeoff.engines.metrics.readers import EngineValues, reader_of
-from bakeoff.engines.secrets import conceal, masked
+from bakeoff.engines.secrets import masked
 from bakeoff.harness.telemetry.loop import Ticker
 from bakeoff.harness.telemetry.orders import Mark, ServerPage
+from bakeoff.harness.telemetry.page import Page, Refused
 from bakeoff.results.records import TelemetryRecord
 
 INTERVAL_NS = 500_000_000
 _TIMEOUT_S = {Prometheus: 2.0, DrainedIterations: 4.0}
 """Limit for one exchange; a draining page may be held back for two seconds while the engine is idle."""
-_HEADERS = {"accept": "text/plain; version=0.0.4, application/json; q=0.5", "accept-encoding": "identity"}
-"""Ask for the format that is cheapest for the server."""
-
-
-_NO_SUCH_PAGE = frozenset({301, 302, 307, 308, 401, 403, 404, 405, 410, 501})
-
-
-class Refused(Exception):
-    """The server responds with an HTTP error instead of the page."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.is_permanent = status in _NO_SUCH_PAGE
 
 
 class Reading(NamedTuple):
@@ -67,50 +53,29 @@ class PageReader:
     """
 
     def __init__(self, page: ServerPage, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
-        conceal(*page.access.headers.values(), page.access.query)
-        self._source = page.source
-        self._headers = page.access.headers | _HEADERS
-        parts = urllib.parse.urlsplit(page.base_url)
-        self._path = parts.path.rstrip("/") + page.access.path(page.source.path)
-        self._connection = _connection(parts, page)
+        port = page.source.port if isinstance(page.source, Prometheus) else None
+        timeout_s = _TIMEOUT_S[type(page.source)]
+        self._page = Page(
+            page.base_url, page.source.path, page.access, port=port, timeout_s=timeout_s, clock_ns=clock_ns
+        )
         self._reader = reader_of(page.source)
         self._clock_ns = clock_ns
 
     def read(self) -> Reading:
         """Read the page once; a failure becomes the error of the reading."""
         try:
-            before_ns, body, after_ns = self._exchange()
+            before_ns, body, after_ns = self._page.get()
             values = self._reader.read(body)
         except Refused as error:
             return Reading(self._clock_ns(), None, {}, masked(str(error)), refused=error.is_permanent)
         except (OSError, http.client.HTTPException, ValueError, msgspec.MsgspecError) as error:
-            self._connection.close()
-            return Reading(self._clock_ns(), None, {}, masked(f"{type(error).__name__}: {error} at {self._path}"))
+            self._page.close()
+            return Reading(self._clock_ns(), None, {}, masked(f"{type(error).__name__}: {error} at {self._page.path}"))
         return Reading((before_ns + after_ns) // 2, (after_ns - before_ns) / 1e9, values)
 
     def close(self) -> None:
         """Close the connection."""
-        self._connection.close()
-
-    def _exchange(self) -> tuple[int, bytes, int]:
-        """Start, body and end of one exchange; reconnects once if the server has closed a kept connection."""
-        is_new = self._connection.sock is None
-        try:
-            return self._get()
-        except (ConnectionError, http.client.BadStatusLine):
-            self._connection.close()
-            if is_new:
-                raise
-            return self._get()
-
-    def _get(self) -> tuple[int, bytes, int]:
-        before_ns = self._clock_ns()
-        self._connection.request("GET", self._path, headers=self._headers)
-        response = self._connection.getresponse()
-        body = response.read()
-        if response.status != 200:
-            raise Refused(response.status, f"HTTP {response.status} {response.reason} at {self._path}")
-        return before_ns, body, self._clock_ns()
+        self._page.close()
 
 
 class ServerProbe:
@@ -180,13 +145,3 @@ def _record(source: str, reading: Reading, mark: str | None) -> TelemetryRecord:
         values["scrape_s"] = None
         reasons["scrape_s"] = reading.error
     return TelemetryRecord(reading.t_ns, source, values, reasons)
-
-
-def _connection(parts: urllib.parse.SplitResult, page: ServerPage) -> http.client.HTTPConnection:
-    """A connection, not yet opened. Certificates are checked as the client checks them; proxies are not used."""
-    port = page.source.port if isinstance(page.source, Prometheus) and page.source.port else parts.port
-    timeout_s = _TIMEOUT_S[type(page.source)]
-    if parts.scheme == "https":
-        context = ssl.create_default_context()
-        return http.client.HTTPSConnection(parts.hostname or "", port, timeout=timeout_s, context=context)
-    return http.client.HTTPConnection(parts.hostname or "", port, timeout=timeout_s)

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 
 from bakeoff.harness.host.clock import LoopClock, sleep_until_ns
-from bakeoff.harness.telemetry import OwnProcesses, ServerPage
+from bakeoff.harness.telemetry import ExporterPage, OwnProcesses, ServerPage
 from bakeoff.harness.telemetry.loop import Probe, Ticker, sample
 from bakeoff.results.files.jsonl import Appender
 from bakeoff.results.records import TelemetryRecord
@@ -39,6 +39,7 @@ class VirtualSampler:
         gpus: str | None = None,  # noqa: ARG002
         *,
         own: OwnProcesses = OwnProcesses(),  # noqa: ARG002, B008  (frozen)
+        exporters: Sequence[ExporterPage] = (),  # noqa: ARG002
     ) -> AsyncGenerator[None]:
         """Sample into ``log`` while the block runs; processes are ignored."""
         with Appender(log) as file:

@@ -1,4 +1,4 @@
-"""GPU energy over a window, from NVML's energy counter.
+"""GPU energy over a window, from NVML's energy counter or an exporter's.
 
 The counter is updated about every 100 ms (observed on an H200), so a window of :data:`MIN_WINDOW_S` bounds the edge
 error by 1.3 %. The counter is checked against the integral of the power samples; if they differ by more than
@@ -15,13 +15,15 @@ from bakeoff.results.metrics.declaration import Needs, TrialData, TrialMetric
 from bakeoff.results.metrics.series import moved, series
 from bakeoff.results.metrics.throughput import output_rate, request_rate
 from bakeoff.results.metrics.values import Value, absent
-from bakeoff.results.records import TelemetryRecord, Window
+from bakeoff.results.records import SECOND_SOURCE, TelemetryRecord, Window
 from bakeoff.results.units import NS_PER_S
 
 MIN_WINDOW_S = 15.0
 MIN_IDLE_S = 4.0
 """Less than the 5 s of ``trial.idle_s``, because the first sample comes a little after the trial's start."""
 MAX_DISAGREEMENT = 0.05
+MIN_COVERED_SHARE = 0.8
+"""Of a window, by the readings of an exporter."""
 MAX_STANDSTILL_S = 2.0
 """An idle GPU draws tens of watts, and the counter steps about ten times a second."""
 
@@ -53,6 +55,26 @@ def energy(telemetry: Sequence[TelemetryRecord], window: Window, idle: Window | 
     return Energy(total, Value(total.value - idle_w * window.length_s))
 
 
+class SecondSource(msgspec.Struct, frozen=True):
+    """Energy of one GPU by two sources: NVML here, and an exporter's page."""
+
+    gpu: str
+    nvml_j: float
+    exporter_j: float
+
+
+def second_sources(telemetry: Sequence[TelemetryRecord], window: Window) -> list[SecondSource]:
+    """The GPUs whose energy over the window two sources know."""
+    found: list[SecondSource] = []
+    for source in sorted({record.source for record in telemetry if record.source.startswith(SECOND_SOURCE)}):
+        gpu = source.removeprefix(SECOND_SOURCE)
+        nvml = _device_j([record for record in telemetry if record.source == gpu], window)
+        exporter = _exported_j([record for record in telemetry if record.source == source], window)
+        if nvml.value is not None and exporter.value is not None:
+            found.append(SecondSource(gpu, nvml.value, exporter.value))
+    return found
+
+
 def per_unit(joules: Value, count: float, unit: str) -> Value:
     """Joules per token or per request."""
     if joules.value is None:
@@ -63,7 +85,9 @@ def per_unit(joules: Value, count: float, unit: str) -> Value:
 def _total_j(telemetry: Sequence[TelemetryRecord], window: Window, min_length_s: float) -> Value:
     sources = sorted({record.source for record in telemetry if record.source.startswith("gpu")})
     if not sources:
-        return absent("no GPU was sampled")
+        failed = (record for record in telemetry if record.source.startswith("exporter ") and record.reasons)
+        reasons = (f"{record.source}: {reason}" for record in failed for reason in record.reasons.values())
+        return absent(next(reasons, "no GPU was sampled"))
     if window.length_s < min_length_s:
         return absent(f"energy needs a window of {min_length_s:g} s, this one has {window.length_s:.1f} s")
     total = 0.0
@@ -77,6 +101,8 @@ def _total_j(telemetry: Sequence[TelemetryRecord], window: Window, min_length_s:
 
 def _device_j(records: Sequence[TelemetryRecord], window: Window) -> Value:
     """Energy of one GPU: counter difference between the window's edges, checked against the power samples."""
+    if records and "@" in records[0].source:
+        return _exported_j(records, window)
     counter = series(records, "energy_j")
     used = moved(records, "energy_j", window)
     if counter is None or used.value is None:
@@ -90,6 +116,37 @@ def _device_j(records: Sequence[TelemetryRecord], window: Window) -> Value:
         if abs(integral - used.value) > MAX_DISAGREEMENT * used.value:
             return absent(f"unreliable: the counter shows {used.value:.0f} J, integrated power {integral:.0f} J")
     return used
+
+
+def _exported_j(records: Sequence[TelemetryRecord], window: Window) -> Value:
+    """Energy of one GPU by an exporter, which shows each reading until its next one, seconds later.
+
+    Its readings are taken to be from the time when they were first seen. The energy between the first and the last one
+    inside the window, or right outside where they are known, is extrapolated to the window.
+    """
+    counter = series(records, "energy_j")
+    if counter is None:
+        reasons = (record.reasons["energy_j"] for record in records if "energy_j" in record.reasons)
+        return absent(next(reasons, "its exporter shows no energy counter"))
+    times, joules = counter
+    if (np.diff(joules) < 0).any():
+        return absent("the energy counter was reset")
+    fresh = np.concatenate([[False], np.diff(joules) > 0])  # the first reading may be of long before
+    times, joules = times[fresh], joules[fresh]
+    first = max(0, int(np.searchsorted(times, window.start_ns, "right")) - 1)
+    last = min(len(times) - 1, int(np.searchsorted(times, window.end_ns, "left")))
+    if last <= first:
+        return absent(
+            "its exporter read the GPU less than twice in the window; set a shorter interval (dcgm-exporter -c)"
+        )
+    ends = np.clip(times[[first, last]], window.start_ns, window.end_ns)
+    covered = (ends[1] - ends[0]) / (window.end_ns - window.start_ns)
+    if covered < MIN_COVERED_SHARE:
+        return absent(
+            f"its exporter's readings cover {covered:.0%} of the window; set a shorter interval (dcgm-exporter -c)"
+        )
+    inside = np.interp(ends, times, joules)
+    return Value(float(inside[1] - inside[0]) / covered)
 
 
 def _longest_standstill_s(times: np.ndarray, joules: np.ndarray, window: Window) -> float:

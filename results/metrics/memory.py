@@ -29,17 +29,21 @@ def peak_host_bytes(telemetry: Sequence[TelemetryRecord]) -> Value:
 
 
 def peak_gpu_bytes(telemetry: Sequence[TelemetryRecord]) -> Value:
-    """Peak of the memory in use summed over GPUs at one instant (driver reserve included)."""
-    per_instant: dict[int, float] = {}
+    """Peak of the memory in use summed over GPUs at one instant (driver reserve included).
+
+    GPUs of several hosts are not read at one instant; the peaks of the hosts are added.
+    """
+    per_instant: dict[str, dict[int, float]] = {}
     for record in telemetry:
         used = record.values.get("memory_used_bytes")
         if record.source.startswith("gpu") and isinstance(used, int | float):
-            per_instant[record.t_ns] = per_instant.get(record.t_ns, 0.0) + used
+            of_host = per_instant.setdefault(record.source.partition("@")[2], {})
+            of_host[record.t_ns] = of_host.get(record.t_ns, 0.0) + used
     if not per_instant:
         names = {"memory_used_bytes", "nvml"}  # of a GPU, and of the sampler
         reasons = (record.reasons[name] for record in telemetry for name in names & set(record.reasons))
         return absent(next(reasons, "no GPU was sampled"))
-    return Value(max(per_instant.values()))
+    return Value(sum(max(of_host.values()) for of_host in per_instant.values()))
 
 
 def _numbers(records: Sequence[TelemetryRecord], name: str) -> Iterator[float]:

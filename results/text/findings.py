@@ -236,6 +236,9 @@ SENTENCES: dict[FindingCode, str] = {
         "{gpu} was at its power limit for {capped_share} of the window ({power_basis}); compare only runs under the "
         "same limit"
     ),
+    FindingCode.ENERGY_SOURCES_DISAGREE: (
+        "{gpu} used {nvml_j} J by NVML and {exporter_j} J by its exporter; trust neither before you know why"
+    ),
     FindingCode.HARDWARE_SLOWDOWN: (
         "the hardware of {gpu} lowered its clocks in {slowed_share} of the samples; check its cooling and power supply"
     ),

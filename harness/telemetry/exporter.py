@@ -1,0 +1,178 @@
+"""GPUs as DCGM's exporter shows them: those of other hosts, or a second source beside NVML.
+
+A page has one sample of each field for each GPU, or for each MIG slice, with the same labels; a GPU that several slices
+share shows its power and energy with each of them, so the slices get none. An exporter reads its GPUs at an interval of
+its own, 30 s unless it is told otherwise (``-c``), and shows the last reading meanwhile.
+
+Fields: https://docs.nvidia.com/datacenter/dcgm/latest/dcgm-api/dcgm-api-field-ids.html.
+"""
+
+import http.client
+import threading
+import time
+import urllib.parse
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from bakeoff.engines.metrics.prometheus import Sample, samples
+from bakeoff.engines.secrets import masked
+from bakeoff.harness.telemetry.loop import Ticker
+from bakeoff.harness.telemetry.orders import ExporterPage
+from bakeoff.harness.telemetry.page import Page, Refused
+from bakeoff.results.records import SECOND_SOURCE, TelemetryRecord
+
+_MIB = 1024**2
+INTERVAL_NS = 500_000_000
+_STOP_S = 3.0
+_FIELDS: dict[str, tuple[str, float]] = {
+    "DCGM_FI_DEV_POWER_USAGE": ("power_w", 1.0),
+    "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": ("energy_j", 1e-3),
+    "DCGM_FI_DEV_FB_USED": ("memory_used_bytes", _MIB),
+    "DCGM_FI_DEV_GPU_UTIL": ("utilization_gpu_share", 0.01),
+    "DCGM_FI_DEV_MEM_COPY_UTIL": ("utilization_memory_share", 0.01),
+    "DCGM_FI_DEV_SM_CLOCK": ("clock_sm_mhz", 1.0),
+    "DCGM_FI_DEV_MEM_CLOCK": ("clock_memory_mhz", 1.0),
+    "DCGM_FI_DEV_GPU_TEMP": ("temperature_c", 1.0),
+    "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL": ("ecc_corrected_errors", 1.0),
+    "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL": ("ecc_uncorrected_errors", 1.0),
+    "DCGM_FI_PROF_SM_ACTIVE": ("gpm_sm_share", 1.0),
+    "DCGM_FI_PROF_SM_OCCUPANCY": ("gpm_sm_occupancy_share", 1.0),
+    "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": ("gpm_tensor_share", 1.0),
+    "DCGM_FI_PROF_DRAM_ACTIVE": ("gpm_dram_share", 1.0),
+}
+"""Our name and the factor to our unit, by field. Shares of the profiling module are fractions, others percent."""
+_THROTTLED = ("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", "DCGM_FI_DEV_CLOCKS_EVENT_REASONS")
+"""NVML's bit mask of reasons for reduced clocks, by its old and its new name."""
+_XID = "DCGM_FI_DEV_XID_ERRORS"
+_OF_CHIP = ("power_w", "energy_j")
+_NAMES = frozenset(
+    {name for field in (*_FIELDS, *_THROTTLED, _XID) for name in (field, f"{field}_total")}  # of OpenMetrics' counters
+)
+_SHARED = "the exporter shows it for the whole GPU, and other MIG slices share the GPU"
+
+
+class Device(NamedTuple):
+    """A GPU, or a MIG slice of one, as the labels name it."""
+
+    number: str
+    instance: str
+    uuid: str
+
+    @property
+    def label(self) -> str:
+        """As NVML's sources are named: ``gpu0``, ``gpu0.3``."""
+        return f"gpu{self.number}.{self.instance}" if self.instance else f"gpu{self.number}"
+
+
+class ExporterReader:
+    """Reads successive pages of one exporter.
+
+    Args:
+        gpus: indices or UUIDs of the GPUs to read; empty for all.
+    """
+
+    def __init__(self, gpus: tuple[str, ...] = ()) -> None:
+        self._gpus = frozenset(gpus)
+        self._xids: dict[Device, float] = {}
+
+    def read(self, body: bytes) -> dict[Device, dict[str, float | int | None]]:
+        """The values of each GPU by our names; an XID error only where it is new since the last page.
+
+        Raises:
+            ValueError: the page shows none of the GPUs.
+        """
+        found: dict[Device, dict[str, float | int | None]] = {}
+        for sample in samples(body.decode("utf-8", "replace"), _NAMES):
+            device = _device(sample)
+            if device is not None and (not self._gpus or self._gpus & {device.number, device.uuid}):
+                self._add(sample, device, found.setdefault(device, {}))
+        if not found:
+            raise ValueError(
+                f"no sample of a DCGM field of GPU {', '.join(sorted(self._gpus))}".removesuffix(" of GPU ")
+            )
+        slices = Counter(device.number for device in found)
+        for device, values in found.items():
+            if slices[device.number] > 1:
+                values.update(dict.fromkeys(_OF_CHIP), shares_chip=1)
+        return found
+
+    def _add(self, sample: Sample, device: Device, values: dict[str, float | int | None]) -> None:
+        field = sample.name.removesuffix("_total") if sample.name.removesuffix("_total") in _FIELDS else sample.name
+        if field in _FIELDS:
+            name, factor = _FIELDS[field]
+            values[name] = sample.value * factor
+        elif field in _THROTTLED:
+            values["throttle_reasons"] = int(sample.value)
+        elif sample.value != self._xids.setdefault(device, sample.value):  # it shows the last error for ever
+            self._xids[device] = sample.value
+            values["xid"] = int(sample.value)
+
+
+class ExporterProbe:
+    """Reads an exporter's page twice a second in a thread of its own, so that a slow one delays no other probe.
+
+    Args:
+        page: the page.
+        emit: takes records; called in the probe's thread.
+        sampled: the sources of GPUs that NVML samples here, by UUID; the page's figures are a second source for them.
+    """
+
+    def __init__(self, page: ExporterPage, emit: Callable[[TelemetryRecord], None], sampled: Mapping[str, str]) -> None:
+        parts = urllib.parse.urlsplit(page.url)
+        path = f"{parts.path or '/metrics'}{f'?{parts.query}' if parts.query else ''}"
+        self._place = parts.netloc.rpartition("@")[2]
+        self._page = Page(f"{parts.scheme}://{self._place}", path, page.access)
+        self._reader = ExporterReader(page.gpus)
+        self._emit = emit
+        self._sampled = sampled
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="exporter-probe", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Read the page a last time; emit nothing from then on."""
+        self._stopped.set()
+        self._thread.join(_STOP_S)
+
+    def _run(self) -> None:
+        ticker, refused = Ticker(INTERVAL_NS, time.monotonic_ns()), False
+        while not self._stopped.wait(ticker.wait_ns(time.monotonic_ns()) / 1e9):
+            ticker.fire(time.monotonic_ns())
+            if not refused:  # a page that is refused once is not read again
+                refused = self._read()
+        if not refused:
+            self._read()
+        self._page.close()
+
+    def _read(self) -> bool:
+        """Read the page once; whether later exchanges will fail as well."""
+        try:
+            before_ns, body, after_ns = self._page.get()
+            for record in self._records((before_ns + after_ns) // 2, body):
+                self._emit(record)
+        except Refused as error:
+            self._fail(str(error))
+            return error.is_permanent
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            self._page.close()
+            self._fail(f"{type(error).__name__}: {error} at {self._page.path}")
+        return False
+
+    def _records(self, t_ns: int, body: bytes) -> Iterator[TelemetryRecord]:
+        for device, values in self._reader.read(body).items():
+            own = self._sampled.get(device.uuid)
+            source = f"{SECOND_SOURCE}{own}" if own else f"{device.label}@{self._place}"
+            reasons = {name: _SHARED for name, value in values.items() if value is None}
+            yield TelemetryRecord(t_ns, source, dict(values), reasons)
+
+    def _fail(self, reason: str) -> None:
+        record = TelemetryRecord(
+            time.monotonic_ns(), f"exporter {self._place}", {"scrape_s": None}, {"scrape_s": masked(reason)}
+        )
+        self._emit(record)
+
+
+def _device(sample: Sample) -> Device | None:
+    labels = sample.labels
+    return Device(labels["gpu"], labels.get("GPU_I_ID", ""), labels.get("UUID", "")) if "gpu" in labels else None
