@@ -137,6 +137,10 @@ class FindingCode(StrEnum):
     """Open loop: more requests were in flight at the end than the arrivals explain, and the engine shows no queue."""
     CAPACITY_UNCLEAR = "capacity_unclear"
     """Open loop: requests queue, and too few were sent to tell whether the load is within the engine's capacity."""
+    MEMORY_GROWS = "memory_grows"
+    """The engine's memory grew through a long window, and went on growing in its second half."""
+    LATENCY_DRIFTS = "latency_drifts"
+    """TTFT or TPOT rose or fell through a long window."""
     ENGINE_FROZE = "engine_froze"
     """No answer advanced for much longer than usual, though requests were in flight."""
     DRAIN_IN_RATES = "drain_in_rates"
@@ -222,6 +226,8 @@ _CAUSES: dict[FindingCode, Cause] = {
     FindingCode.BACKLOG_GREW: Cause.EXPERIMENT,
     FindingCode.CAPACITY_UNCLEAR: Cause.EXPERIMENT,
     FindingCode.WINDOW_SHORT_FOR_QUEUE: Cause.EXPERIMENT,
+    FindingCode.MEMORY_GROWS: Cause.ENGINE,
+    FindingCode.LATENCY_DRIFTS: Cause.ENGINE,
     FindingCode.ENGINE_FROZE: Cause.ENGINE,
     FindingCode.DRAIN_IN_RATES: Cause.EXPERIMENT,
     FindingCode.TURN_MIX: Cause.EXPERIMENT,

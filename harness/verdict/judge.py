@@ -21,6 +21,7 @@ from bakeoff.results.metrics import latency
 from bakeoff.results.metrics.backlog import Pressure, backlog
 from bakeoff.results.metrics.client_error import widest_s
 from bakeoff.results.metrics.declaration import known
+from bakeoff.results.metrics.drift import latency_drift, memory_growth
 from bakeoff.results.metrics.kinds import first_visible_ns
 from bakeoff.results.metrics.mixture import clustered_mean
 from bakeoff.results.metrics.percentiles import percentile
@@ -80,6 +81,7 @@ _EFFECTS_OF_FAULTS = frozenset({
     FindingCode.NOT_STEADY, FindingCode.BACKLOG_GREW, FindingCode.CAPACITY_UNCLEAR, FindingCode.ENGINE_FROZE,
     FindingCode.WINDOW_SHORT_FOR_QUEUE, FindingCode.SEVERAL_SERVERS, FindingCode.ADDRESS_SLOW,
     FindingCode.ADDRESS_IMBALANCE, FindingCode.ADDRESS_CACHE, FindingCode.COUNTERS_DISAGREE,
+    FindingCode.MEMORY_GROWS, FindingCode.LATENCY_DRIFTS,
 })  # fmt: skip
 """What a trial shows in which the harness kills, stops or slows a replica."""
 
@@ -148,6 +150,7 @@ def _findings(evidence: Evidence) -> Iterator[Finding]:
         return  # there is no window to judge
     yield from _ramp_failures(load, evidence)
     yield from _unsteady(evidence, load)
+    yield from _drifts(evidence, inside)
     yield from _length(evidence)
     if evidence.window.length_s > 0 and not len(inside) and not evidence.engine_death:
         yield invalid(FindingCode.WINDOW_EMPTY, window_s=evidence.window.length_s)
@@ -418,6 +421,22 @@ def _unsteady(evidence: Evidence, load: Requests) -> Iterator[Finding]:
     turnover_s = (evidence.ramp.turnover_s if evidence.ramp else None) or 0.0
     if (change := throughput_change(load, window, turnover_s)) is not None:
         yield invalid(FindingCode.NOT_STEADY, change_share=change)
+
+
+def _drifts(evidence: Evidence, inside: Requests) -> Iterator[Finding]:
+    """An engine whose memory or latency has a trend through a long window."""
+    if evidence.window.kind is not WindowKind.STEADY:
+        return
+    for grown in memory_growth(evidence.telemetry, evidence.window):
+        yield warning(
+            FindingCode.MEMORY_GROWS, source=grown.source, grown_mib=round(grown.grown_bytes / 2**20),
+            growth_share=grown.share,
+        )  # fmt: skip
+    for drift in latency_drift(inside, evidence.window):
+        direction = "rose" if drift.share > 0 else "fell"
+        yield warning(
+            FindingCode.LATENCY_DRIFTS, latency=drift.latency, direction=direction, change_share=abs(drift.share)
+        )
 
 
 def _pressure(evidence: Evidence, load: Requests) -> Iterator[Finding]:

@@ -220,6 +220,14 @@ SENTENCES: dict[FindingCode, str] = {
         "no answer advanced for {silent_s}, {window_share} of the window, with {in_flight} requests in flight, and "
         "usual silences last {usual_s}; read the engine's log of that time"
     ),
+    FindingCode.MEMORY_GROWS: (
+        "the memory of {source} grew by {grown_mib} MiB, {growth_share}, through the window, and still grew in its "
+        "second half; measure longer, to tell a leak from a cache that fills"
+    ),
+    FindingCode.LATENCY_DRIFTS: (
+        "{latency} {direction} by {change_share} through the window; its figures are those of no one time, so see "
+        "Latency over time, and measure longer"
+    ),
     FindingCode.DRAIN_IN_RATES: (
         "the engine worked for {drain_s} of {window_s} after the last request was planned, and rates are over all of "
         "that time; compare them only with runs of the same load, or send a longer one"
