@@ -45,7 +45,7 @@ from bakeoff.harness.client.orders import (
 )
 from bakeoff.harness.client.wire import WireSession, write_wire
 from bakeoff.harness.client.worker_host import WorkerHost
-from bakeoff.harness.errors import BadExperiment, ClientFailed
+from bakeoff.harness.errors import BadExperiment, ClientFailed, WorkerLost
 from bakeoff.harness.host.realtime import without_preempting
 from bakeoff.harness.host.scratch import scratch_folder
 from bakeoff.harness.host.threads import in_thread
@@ -225,8 +225,7 @@ class Fleet:
     @contextlib.asynccontextmanager
     async def _assigned(self, share: Share, folder: TrialFolder) -> AsyncGenerator[list["_Worker"]]:
         """Workers with their shares; however the block ends, their logs are in ``folder`` afterwards."""
-        for host in self._hosts:
-            await host.renew()
+        await self._renew()
         with scratch_folder() as scratch:
             shares = divided(share, len(self._hosts))
             workers = [
@@ -245,6 +244,23 @@ class Fleet:
                 for result in await asyncio.gather(*collected, return_exceptions=True):
                     if isinstance(result, BaseException):
                         raise result
+
+    async def _renew(self) -> None:
+        """Replace lost workers; those that cannot be replaced leave their share to the others.
+
+        Raises:
+            WorkerLost: no worker is left.
+        """
+        kept, errors = list[WorkerHost](), list[WorkerLost]()
+        for host in self._hosts:
+            try:
+                await host.renew()
+                kept.append(host)
+            except WorkerLost as error:
+                errors.append(error)
+        if not kept:
+            raise errors[0]
+        self._hosts = kept
 
     async def _begin(
         self, workers: Sequence["_Worker"], order: LoadOrder, pool: WirePool, begun: WirePool | None = None

@@ -7,6 +7,7 @@ this machine must be a node too: ``ray start --address=HEAD:6379 --num-cpus=0`` 
 import asyncio
 import concurrent.futures
 import contextlib
+import functools
 import importlib
 import socket
 import threading
@@ -47,12 +48,20 @@ async def ray_fleet(
     ray = _imported()
     async with _connected(ray, address):
         group = await _placed(ray, workers)
-        forwarders = [_forwarder(ray, group, number, cores[number] if cores else None) for number in range(workers)]
+        forwarders: dict[int, Untyped] = {}
+
+        def start(number: int, lost: Untyped) -> Untyped:
+            if lost is not None:
+                ray.kill(lost)  # its CPU comes free
+            forwarders[number] = _forwarder(ray, group, number, cores[number] if cores else None)
+            return forwarders[number]
+
         try:
-            hosts = (RayWorker.connected(forwarder, measure_always=measure_always) for forwarder in forwarders)
+            starts = [functools.partial(start, number) for number in range(workers)]
+            hosts = (RayWorker.connected(each, measure_always=measure_always) for each in starts)
             yield Fleet(await asyncio.gather(*hosts))
         finally:
-            await asyncio.gather(*(_closed(forwarder) for forwarder in forwarders))
+            await asyncio.gather(*(_closed(forwarder) for forwarder in forwarders.values()))
             ray.util.remove_placement_group(group)  # and with it the actors
 
 

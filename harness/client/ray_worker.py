@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import ipaddress
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import urlsplit
@@ -20,12 +21,13 @@ from bakeoff.harness.client.forwarder import CHUNK_BYTES
 from bakeoff.harness.client.machine import Machine
 from bakeoff.harness.client.orders import Alive, ClockTime, Order, Prepare, ReadClock, Ready, Reply
 from bakeoff.harness.client.worker_host import WorkerClock
-from bakeoff.harness.errors import ClientFailed
+from bakeoff.harness.errors import ClientFailed, WorkerLost
 from bakeoff.harness.host.environment import VERSION
 from bakeoff.results.files.frames import FrameAppender, FrameLog
 from bakeoff.results.records import StreamRecord
 
 _FLUSH_EVERY = 256
+_RENEW_S = 20.0
 
 Untyped: TypeAlias = Any
 """Handles and references of Ray, and their results."""
@@ -44,29 +46,44 @@ class RayWorker:
     """A :class:`~bakeoff.harness.client.worker_host.WorkerHost` on a Ray node; see :meth:`connected`.
 
     Args:
-        forwarder: handle of a running :class:`~bakeoff.harness.client.forwarder.Forwarder`.
+        start: starts another :class:`~bakeoff.harness.client.forwarder.Forwarder` in place of the given one, if there
+            is one, and returns its handle.
+        forwarder: handle of a running one.
         description: its reply to ``describe``.
-        measure_clock: whether to measure the offset of its clock, because it is not ours.
+        measure_always: whether to measure the offset of its clock even if it is ours.
+
+    Attributes:
+        forwarder: the current one.
     """
 
-    def __init__(self, forwarder: Untyped, description: Description, *, measure_clock: bool) -> None:
-        self._forwarder = forwarder
-        self._description = description
-        self._measure_clock = measure_clock
-        self._shares_loopback = description.machine.shares_loopback(Machine.here())
+    def __init__(
+        self, start: Callable[[Untyped], Untyped], forwarder: Untyped, description: Description, *, measure_always: bool
+    ) -> None:
+        self._start = start
+        self._measure_always = measure_always
         self._decode = msgspec.json.Decoder(Reply).decode
+        self._enter(forwarder, description)
+
+    def _enter(self, forwarder: Untyped, description: Description) -> None:
+        """Use a forwarder from now on."""
+        here = Machine.here()
+        self.forwarder, self._description = forwarder, description
+        self._measure_clock = self._measure_always or not description.machine.shares_clock(here)
+        self._shares_loopback = description.machine.shares_loopback(here)
         self._next: asyncio.Future[bytes] | None = None
+        self._is_lost = False
         self.host = description.machine.host
-        self.pid: int | None = description.pid if description.machine.shares_pids(Machine.here()) else None
+        self.pid: int | None = description.pid if description.machine.shares_pids(here) else None
         self.clock = WorkerClock()
 
     @classmethod
-    async def connected(cls, forwarder: Untyped, *, measure_always: bool = False) -> "RayWorker":
+    async def connected(cls, start: Callable[[Untyped], Untyped], *, measure_always: bool = False) -> "RayWorker":
         """Wait until the worker runs, check its version, and measure its clock unless it is ours.
 
         Raises:
             ClientFailed: it did not start, or runs another version of this package.
         """
+        forwarder = start(None)
         try:
             plain = await called(forwarder.describe.remote(), "a Ray node")
         except ClientFailed as error:
@@ -76,15 +93,30 @@ class RayWorker:
                 f"bakeoff is {plain['version']} on {plain['machine']['host']} and {VERSION} here; "
                 "install the same version on every node"
             )
-        description = msgspec.convert(plain, Description)
-        shared = description.machine.shares_clock(Machine.here())
-        worker = cls(forwarder, description, measure_clock=measure_always or not shared)
-        if worker._measure_clock:
-            worker.clock = await measured(worker._read_clock)
+        worker = cls(start, forwarder, msgspec.convert(plain, Description), measure_always=measure_always)
+        await worker._set_clock()
         return worker
 
     async def renew(self) -> None:
-        """Do nothing: a lost node stays lost."""
+        """Start another worker in place of a lost one, on any node that has a CPU for it.
+
+        Raises:
+            WorkerLost: no node has one.
+        """
+        if not self._is_lost:
+            return
+        forwarder = self._start(self.forwarder)
+        try:
+            async with asyncio.timeout(_RENEW_S):
+                plain = await called(forwarder.describe.remote(), "a Ray node")
+        except TimeoutError as error:
+            raise WorkerLost(f"no node has a CPU for another worker in place of the one on {self.host}") from error
+        self._enter(forwarder, msgspec.convert(plain, Description))
+        await self._set_clock()
+
+    async def _set_clock(self) -> None:
+        if self._measure_clock:
+            self.clock = await measured(self._read_clock)
 
     async def send(self, order: Order) -> None:
         """See :class:`~bakeoff.harness.client.worker_host.WorkerHost`.
@@ -104,8 +136,8 @@ class RayWorker:
         """See :class:`~bakeoff.harness.client.worker_host.WorkerHost`; measures the worker's clock when it is ready."""
         while isinstance(reply := await self._reply(), Alive):  # Ray notices a lost worker itself
             pass
-        if self._measure_clock and isinstance(reply, Ready):
-            self.clock = await measured(self._read_clock)
+        if isinstance(reply, Ready):
+            await self._set_clock()
         return reply
 
     async def _reply(self) -> Reply:
@@ -116,7 +148,8 @@ class RayWorker:
         self._next = None
         if not line:
             message = await self._call("exit_message")
-            raise ClientFailed(f"the client worker on {self.host} {message}")
+            self._is_lost = True
+            raise WorkerLost(f"the client worker on {self.host} {message}")
         return self._decode(line)
 
     async def stage(self, path: Path) -> str:
@@ -163,14 +196,18 @@ class RayWorker:
         return reply.now_ns
 
     async def _call(self, method: str, *arguments: object) -> Untyped:
-        return await called(getattr(self._forwarder, method).remote(*arguments), self.host)
+        try:
+            return await called(getattr(self.forwarder, method).remote(*arguments), self.host)
+        except WorkerLost:
+            self._is_lost = True
+            raise
 
 
 async def called(reference: Untyped, host: str) -> Untyped:
     """The result of a Ray call.
 
     Raises:
-        ClientFailed: the node, its actor or the call failed.
+        WorkerLost: the node, its actor or the call failed.
     """
     from ray.exceptions import RayError  # noqa: PLC0415  (optional dependency; present if there is a reference)
 
@@ -179,7 +216,7 @@ async def called(reference: Untyped, host: str) -> Untyped:
     except RayError as error:
         cause: BaseException = getattr(error, "cause", None) or error
         message = next(iter(str(cause).strip().splitlines()), "")
-        raise ClientFailed(f"the client worker on {host} is lost: {type(cause).__name__}: {message}") from error
+        raise WorkerLost(f"the client worker on {host} is lost: {type(cause).__name__}: {message}") from error
 
 
 def copy_shifted(source: Path, target: Path, offset_ns: int) -> None:

@@ -39,7 +39,11 @@ class WorkerHost(Protocol):
         ...
 
     async def renew(self) -> None:
-        """Replace the worker if it has ended."""
+        """Replace the worker if it has ended.
+
+        Raises:
+            WorkerLost: there is no room for another one.
+        """
         ...
 
     async def send(self, order: Order) -> None:

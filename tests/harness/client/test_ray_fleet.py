@@ -35,8 +35,9 @@ from bakeoff.harness.errors import ClientFailed
 from bakeoff.harness.experiment.config import experiment_from
 from bakeoff.installation import how_to_install
 from bakeoff.results.files.frames import FrameAppender, FrameLog
+from bakeoff.results.findings import FindingCode
 from bakeoff.results.log.store import TrialFolder
-from bakeoff.results.records import Phase, RunStatus, StreamEnd, StreamRecord
+from bakeoff.results.records import Phase, RunStatus, StreamEnd, StreamRecord, Verdict
 from tests.harness.fleet_scenes import planned, play, put_on, truth, under_way
 from tests.harness.ray_nodes import ray_nodes
 from tests.harness.samples import TOKEN, stream
@@ -204,6 +205,42 @@ def test_a_worker_that_is_killed_ends_the_load_with_one_line(cluster: str, tmp_p
     assert (survivor.session, survivor.end) == ("s0", StreamEnd.CANCELLED)
 
 
+def test_a_lost_worker_voids_its_trial_and_the_plan_goes_on_with_another(cluster: str, tmp_path: Path):
+    experiment = experiment_from(
+        {
+            "name": "t", "repeats": 2, "model": {"name": "truth", "tokenizer": str(checkpoint(tmp_path / "tok"))},
+            "workload": {"name": "random", "options": {"input_tokens": 8, "output_tokens": 5, "spread": 0.0}},
+            "loads": [{"rate_per_s": 60.0, "arrival": "poisson"}], "trial": {"ramp_s": 0.1, "duration_s": 1.0},
+            "client": {"calibrate": False, "ray": cluster, "workers": 2}, "engines": [{"adapter": "reference"}],
+        },
+        "t",
+    )  # fmt: skip
+
+    async def scene() -> None:
+        async with truth() as (url, server):
+            engines = [msgspec.structs.replace(experiment.engines[0], url=url)]
+            made = msgspec.structs.replace(experiment, engines=engines)
+            running = asyncio.create_task(
+                run_experiment(made, create_run(made, tmp_path / "runs"), PlainObserver(Console(quiet=True), made))
+            )
+            await under_way(server, 20)
+            workers = [
+                process
+                for process in psutil.process_iter(["cmdline"])
+                if (process.info["cmdline"] or [])[-1:] == ["bakeoff.harness.client"] and process.parent() is not None
+            ]
+            workers[-1].kill()
+            await running
+
+    play(scene())
+    run = results.load(next((tmp_path / "runs").iterdir()))
+    cut, *others = sorted((trial.record for trial in run.finished), key=lambda record: record.order)
+    assert [finding.code for finding in cut.findings] == [FindingCode.CLIENT_LOST]
+    assert "ended with status -9" in str(cut.findings[0].parameters["detail"])
+    # the other repeat, and the first one again, since the client spoilt it
+    assert [(record.verdict, len(record.clients)) for record in others] == [(Verdict.VALID, 2)] * 2
+
+
 def test_a_node_that_is_lost_ends_the_load_with_one_line(cluster: str, tmp_path: Path):
     async def scene() -> str:
         async with truth() as (url, server), two_workers(cluster) as (fleet, workers):
@@ -212,7 +249,7 @@ def test_a_node_that_is_lost_ends_the_load_with_one_line(cluster: str, tmp_path:
             await under_way(server, 2)
             left = Path(workers[1]._description.folder)
             orphan = psutil.Process(fleet.pids[1])
-            ray.kill(workers[1]._forwarder)
+            ray.kill(workers[1].forwarder)
             with pytest.raises(ClientFailed, match="is lost") as failure:
                 async with asyncio.timeout(10):
                     await load
@@ -269,7 +306,7 @@ def test_every_time_is_shifted_and_nothing_else(tmp_path: Path):
 
 def test_an_engine_that_a_node_cannot_reach_is_refused_before_the_load():
     far = Machine("far", "another boot", "", "", "")
-    worker = RayWorker(None, Description("0", far, 1, "/tmp/x"), measure_clock=True)
+    worker = RayWorker(lambda _: None, None, Description("0", far, 1, "/tmp/x"), measure_always=True)
     assert worker.pid is None
     for url in ("http://127.0.0.1:8000", "http://localhost:8000/v1", "http://[::1]:8000"):
         order = Prepare(url, Access(), "log", "sessions", OPEN, 1.0, Phase.MEASURED)
