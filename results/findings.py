@@ -45,6 +45,8 @@ class FindingCode(StrEnum):
     ENGINE_DIED = "engine_died"
     ENGINE_RESTARTED = "engine_restarted"
     ENGINE_STOPPED = "engine_stopped"
+    FAULT_FAILED = "fault_failed"
+    """A fault of the experiment was not caused or ended as it says."""
     REQUESTS_LOST = "requests_lost"
     IMPOSSIBLE_TIMES = "impossible_times"
     """Chunks arrived before their request was planned or sent, or before an earlier chunk."""
@@ -174,6 +176,7 @@ _CAUSES: dict[FindingCode, Cause] = {
     FindingCode.ENGINE_DIED: Cause.ENGINE,
     FindingCode.ENGINE_RESTARTED: Cause.ENGINE,
     FindingCode.ENGINE_STOPPED: Cause.MACHINE,
+    FindingCode.FAULT_FAILED: Cause.EXPERIMENT,
     FindingCode.REQUESTS_LOST: Cause.HARNESS,
     FindingCode.IMPOSSIBLE_TIMES: Cause.HARNESS,
     FindingCode.FAILED_REQUESTS: Cause.ENGINE,

@@ -1,11 +1,13 @@
 """Causes an experiment's faults in the window of a trial, and records when."""
 
 import asyncio
+import signal
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
+import psutil
 
-from bakeoff.harness.conduct.replica_control import Control
+from bakeoff.harness.conduct.replica_control import Control, send_signal
 from bakeoff.harness.errors import FaultFailed
 from bakeoff.harness.experiment.faults import Fault
 from bakeoff.results.records import FaultAction, FaultRecord
@@ -13,7 +15,7 @@ from bakeoff.results.units import NS_PER_S
 
 _SLICE_S = 0.04
 """Period of the stops that slow a server down: too short for a pause, and long beside the cost of a signal."""
-_READY_LIMIT_S = 900.0
+_POLL_S = 0.05
 
 
 class FaultInjector:
@@ -23,14 +25,21 @@ class FaultInjector:
         faults: of the engine, in order of time.
         controls: power over its replicas, by label; None for the engine itself.
         now_ns: clock.
+        ready_s: limit on the time of a restarted replica until it is ready.
     """
 
     def __init__(
-        self, faults: Sequence[Fault], controls: Mapping[str | None, Control], now_ns: Callable[[], int]
+        self,
+        faults: Sequence[Fault],
+        controls: Mapping[str | None, Control],
+        now_ns: Callable[[], int],
+        *,
+        ready_s: float,
     ) -> None:
         self._faults = faults
         self._controls = controls
         self._now_ns = now_ns
+        self._ready_s = ready_s
         self._tasks: list[asyncio.Task[FaultRecord]] = []
 
     @property
@@ -43,7 +52,7 @@ class FaultInjector:
         self._tasks = [asyncio.ensure_future(self._inject(fault, start_ns)) for fault in self._faults]
 
     async def finish(self) -> list[FaultRecord]:
-        """Wait until every fault has ended and replicas are back; returns the records, and ends what was launched.
+        """Wait until every fault has ended and replicas are back; returns the records in order of time.
 
         A fault is waited for even if its load has ended early: no trial may leave a server stopped.
         """
@@ -51,7 +60,7 @@ class FaultInjector:
         return sorted(records, key=lambda record: record.begun_ns)
 
     async def aclose(self) -> None:
-        """End the engines that were launched again."""
+        """End the faults that have not ended, and the engines that were launched again."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -62,37 +71,56 @@ class FaultInjector:
         await self._until(start_ns + round(fault.at_s * NS_PER_S))
         record = FaultRecord(fault.action, fault.replica, self._now_ns())
         control = self._controls[fault.replica]
+        carry_out = self._kill if fault.kills else self._slow if fault.action is FaultAction.SLOW else self._stop
         try:
-            return await self._carried_out(fault, control, record)
+            return await carry_out(fault, control, record)
         except FaultFailed as error:
-            return msgspec.structs.replace(record, ended_ns=self._now_ns(), error=str(error))
+            return msgspec.structs.replace(record, error=str(error))
 
-    async def _carried_out(self, fault: Fault, control: Control, record: FaultRecord) -> FaultRecord:
-        ends_ns = record.begun_ns + round((fault.for_s or 0.0) * NS_PER_S)
-        if fault.kills:
-            await control.kill(fault.begin, fault.end)
-            if fault.action is FaultAction.KILL:
-                return record
-            await self._until(ends_ns)
-            ended_ns = self._now_ns()
-            await control.start(fault.end, _READY_LIMIT_S)
-            return msgspec.structs.replace(record, ended_ns=ended_ns, ready_ns=self._now_ns())
-        try:
-            if fault.action is FaultAction.STOP:
-                await control.pause(fault.begin)
-                await self._until(ends_ns)
-            else:
-                await self._slow(fault.share, control, ends_ns)
-        finally:
-            await control.resume(fault.end)
+    async def _kill(self, fault: Fault, control: Control, record: FaultRecord) -> FaultRecord:
+        await control.kill(fault.begin, fault.end)
+        if fault.action is FaultAction.KILL:
+            return record
+        while (left_ns := self._end_ns(fault, record) - self._now_ns()) > 0:
+            await asyncio.sleep(min(left_ns / NS_PER_S, _POLL_S))
+            if await control.is_back():  # something else starts it as soon as it has ended
+                return msgspec.structs.replace(record, ended_ns=record.begun_ns, ready_ns=self._now_ns())
+        ended_ns = self._now_ns()
+        await control.start(fault.end, self._ready_s)
+        return msgspec.structs.replace(record, ended_ns=ended_ns, ready_ns=self._now_ns())
+
+    async def _stop(self, fault: Fault, control: Control, record: FaultRecord) -> FaultRecord:
+        if fault.begin:
+            try:
+                await control.run(fault.begin)
+                await self._until(self._end_ns(fault, record))
+            finally:
+                await control.run(fault.end)
+        else:
+            processes = await control.find()
+            try:
+                send_signal(processes, signal.SIGSTOP)
+                await self._until(self._end_ns(fault, record))
+            finally:
+                send_signal(processes, signal.SIGCONT)
         return msgspec.structs.replace(record, ended_ns=self._now_ns())
 
-    async def _slow(self, share: float, control: Control, ends_ns: int) -> None:
-        while self._now_ns() < ends_ns:
-            await control.pause(())
-            await asyncio.sleep(share * _SLICE_S)
-            await control.resume(())
-            await asyncio.sleep((1 - share) * _SLICE_S)
+    async def _slow(self, fault: Fault, control: Control, record: FaultRecord) -> FaultRecord:
+        processes: Sequence[psutil.Process] = await control.find()
+        slice_ns, slice_start_ns = round(_SLICE_S * NS_PER_S), self._now_ns()
+        try:
+            while slice_start_ns < self._end_ns(fault, record):
+                send_signal(processes, signal.SIGSTOP)
+                await self._until(slice_start_ns + round(fault.share * slice_ns))
+                send_signal(processes, signal.SIGCONT)
+                slice_start_ns += slice_ns
+                await self._until(slice_start_ns)
+        finally:
+            send_signal(processes, signal.SIGCONT)
+        return msgspec.structs.replace(record, ended_ns=self._now_ns())
+
+    def _end_ns(self, fault: Fault, record: FaultRecord) -> int:
+        return record.begun_ns + round((fault.for_s or 0.0) * NS_PER_S)
 
     async def _until(self, t_ns: int) -> None:
         await asyncio.sleep(max(0, t_ns - self._now_ns()) / NS_PER_S)

@@ -1,11 +1,14 @@
-"""Power over the processes of one replica on this machine: kill, start, pause."""
+"""Power over one replica: its processes on this machine, or commands that reach it elsewhere."""
 
 import asyncio
 import contextlib
+import os
 import signal
+import socket
 import subprocess
 import time
-from collections.abc import Sequence
+import urllib.parse
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -16,9 +19,12 @@ from bakeoff.engines.errors import NotReady
 from bakeoff.engines.server import require_listener
 from bakeoff.engines.tail import status_text, tail
 from bakeoff.harness.errors import FaultFailed
-from bakeoff.harness.telemetry.own_processes import at_address
+from bakeoff.harness.telemetry.own_processes import FORWARDERS
 
 _END_S, _POLL_S = 5.0, 0.01
+_COMMAND_S = 30.0
+"""Limit of a command that causes or ends a fault, but for one that starts a server."""
+_ANYWHERE = frozenset({"0.0.0.0", "::"})  # noqa: S104  (nothing binds to it)
 
 
 class Control(Protocol):
@@ -28,20 +34,24 @@ class Control(Protocol):
         FaultFailed: from every method but ``close``, with the reason.
     """
 
+    async def find(self) -> Sequence[psutil.Process]:
+        """Its processes on this machine, parents first."""
+        ...
+
+    async def run(self, command: Sequence[str]) -> None:
+        """Run a command to its end."""
+        ...
+
     async def kill(self, command: Sequence[str], undo: Sequence[str]) -> None:
         """End its processes at once; if they are not started again before ``close``, ``undo`` is run there."""
         ...
 
+    async def is_back(self) -> bool:
+        """Whether it answers again by itself."""
+        ...
+
     async def start(self, command: Sequence[str], limit_s: float) -> None:
         """Start it again, and wait until it is ready, or ``limit_s`` seconds."""
-        ...
-
-    async def pause(self, command: Sequence[str]) -> None:
-        """Stop its processes."""
-        ...
-
-    async def resume(self, command: Sequence[str]) -> None:
-        """Let them continue."""
         ...
 
     async def close(self) -> None:
@@ -64,9 +74,23 @@ class LaunchedControl:
         self._log = log
         self._stack = contextlib.AsyncExitStack()
 
+    async def find(self) -> Sequence[psutil.Process]:
+        """See `Control.find`."""
+        if self._server.pid is None:
+            raise FaultFailed("the engine's processes are not on this machine")
+        return _tree([self._server.pid])
+
+    async def run(self, command: Sequence[str]) -> None:
+        """Fail: an engine that is launched has no commands."""
+        raise NotImplementedError(command)
+
     async def kill(self, command: Sequence[str], undo: Sequence[str]) -> None:  # noqa: ARG002  (it has none)
         """See `Control.kill`."""
-        await asyncio.to_thread(_kill, self._roots())
+        await asyncio.to_thread(_kill, await self.find())
+
+    async def is_back(self) -> bool:
+        """See `Control.is_back`: only the harness starts it."""
+        return False
 
     async def start(self, command: Sequence[str], limit_s: float) -> None:  # noqa: ARG002
         """See `Control.start`."""
@@ -77,77 +101,70 @@ class LaunchedControl:
         except (EngineError, TimeoutError) as error:
             raise FaultFailed(str(error) or f"the engine was not ready after {limit_s:g} s") from error
 
-    async def pause(self, command: Sequence[str]) -> None:  # noqa: ARG002
-        """See `Control.pause`."""
-        _signal(self._roots(), signal.SIGSTOP)
-
-    async def resume(self, command: Sequence[str]) -> None:  # noqa: ARG002
-        """See `Control.resume`."""
-        _signal(self._roots(), signal.SIGCONT)
-
     async def close(self) -> None:
         """See `Control.close`."""
         await self._stack.aclose()
-
-    def _roots(self) -> Sequence[int]:
-        if self._server.pid is None:
-            raise FaultFailed("the engine's processes are not on this machine")
-        return [self._server.pid]
 
 
 class AddressControl:
     """Power over a running server: over the processes that listen at its address, or by commands.
 
     Args:
-        url: its address.
+        server: at the address.
         log: file that the output of commands is appended to.
     """
 
-    def __init__(self, url: str, log: Path) -> None:
-        self._url = url
+    def __init__(self, server: Server, log: Path) -> None:
+        self._server = server
+        self._url = server.base_url
         self._log = log
-        self._paused: Sequence[int] = ()
         self._undo: Sequence[str] = ()
+
+    async def find(self) -> Sequence[psutil.Process]:
+        """See `Control.find`."""
+        return await asyncio.to_thread(processes_at, self._url)
+
+    async def run(self, command: Sequence[str]) -> None:
+        """See `Control.run`."""
+        process, start = await self._spawn(command)
+        try:
+            status = await asyncio.wait_for(process.wait(), _COMMAND_S)
+        except TimeoutError as error:
+            process.kill()
+            raise FaultFailed(f"{command[0]} did not end within {_COMMAND_S:g} s") from error
+        if status:
+            raise FaultFailed(self._failure(command, status, start))
 
     async def kill(self, command: Sequence[str], undo: Sequence[str]) -> None:
         """See `Control.kill`."""
         self._undo = undo  # before the kill: an interruption may come between
         try:
             if command:
-                await self._run(command)
+                await self.run(command)
+                await self._silence(command)
             else:
-                await asyncio.to_thread(lambda: _kill(self._roots()))
+                await asyncio.to_thread(_kill, await self.find())
         except FaultFailed:
-            self._undo = ()
+            if await self._listens():
+                self._undo = ()
             raise
+
+    async def is_back(self) -> bool:
+        """See `Control.is_back`."""
+        return await self._answers()
 
     async def start(self, command: Sequence[str], limit_s: float) -> None:
         """See `Control.start`."""
         self._undo = ()
-        process = await self._spawn(command)
+        process, start = await self._spawn(command)
         try:
             async with asyncio.timeout(limit_s):
-                while not await self._listens():
+                while not await self._answers():
                     if process.returncode:
-                        raise FaultFailed(self._failure(command, process.returncode))
+                        raise FaultFailed(self._failure(command, process.returncode, start))
                     await asyncio.sleep(_POLL_S)
         except TimeoutError as error:
-            raise FaultFailed(f"nothing listened at {self._url} after {limit_s:g} s") from error
-
-    async def pause(self, command: Sequence[str]) -> None:
-        """See `Control.pause`."""
-        if command:
-            await self._run(command)
-            return
-        self._paused = self._paused or await asyncio.to_thread(self._roots)
-        _signal(self._paused, signal.SIGSTOP)
-
-    async def resume(self, command: Sequence[str]) -> None:
-        """See `Control.resume`."""
-        if command:
-            await self._run(command)
-        elif self._paused:
-            _signal(self._paused, signal.SIGCONT)
+            raise FaultFailed(f"{self._url} did not answer within {limit_s:g} s of {command[0]}") from error
 
     async def close(self) -> None:
         """See `Control.close`."""
@@ -155,13 +172,13 @@ class AddressControl:
             with contextlib.suppress(FaultFailed):  # an interrupted load must not leave the user's server dead
                 await self._spawn(self._undo)
 
-    def _roots(self) -> Sequence[int]:
-        found = at_address(self._url)
-        if not found.pids:
-            raise FaultFailed(
-                f"{found.unknown or f'no process of this machine listens at {self._url}'}; give begin and end"
-            )
-        return found.pids
+    async def _silence(self, command: Sequence[str]) -> None:
+        """Wait until nothing listens."""
+        deadline_s = time.monotonic() + _END_S
+        while await self._listens():
+            if time.monotonic() > deadline_s:
+                raise FaultFailed(f"{self._url} still answers {_END_S:g} s after {command[0]}")
+            await asyncio.sleep(_POLL_S)
 
     async def _listens(self) -> bool:
         try:
@@ -170,48 +187,122 @@ class AddressControl:
             return False
         return True
 
-    async def _run(self, words: Sequence[str]) -> None:
-        if status := await (await self._spawn(words)).wait():
-            raise FaultFailed(self._failure(words, status))
+    async def _answers(self) -> bool:
+        """Whether it is ready: servers that load their model answer 503 on their health page, or nothing."""
+        if not await self._listens():
+            return False
+        status, _ = await self._server.ask("GET", "/health", timeout_s=_END_S)
+        return 0 < status < 500
 
-    async def _spawn(self, words: Sequence[str]) -> asyncio.subprocess.Process:
+    async def _spawn(self, words: Sequence[str]) -> tuple[asyncio.subprocess.Process, int]:
+        """Start a command; returns it, and where its output begins in the log."""
         with self._log.open("ab") as output:
+            start = output.tell()
             try:
-                return await asyncio.create_subprocess_exec(
+                process = await asyncio.create_subprocess_exec(
                     *words, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
                 )
             except OSError as error:
                 raise FaultFailed(f"{words[0]} cannot be started: {error.strerror}") from error
+        return process, start
 
-    def _failure(self, words: Sequence[str], status: int) -> str:
-        last = next(iter(tail(self._log, 1)), "it printed nothing")
-        return f"{words[0]} failed ({status_text(status)}): {last.strip()}"
+    def _failure(self, words: Sequence[str], status: int, start: int) -> str:
+        is_silent = self._log.stat().st_size == start
+        last = "it printed nothing" if is_silent else next(iter(tail(self._log, 1)), "").strip()
+        return f"{words[0]} failed ({status_text(status)}): {last}"
+
+
+def send_signal(processes: Sequence[psutil.Process], number: signal.Signals) -> None:
+    """Send a signal to those that have not ended.
+
+    Raises:
+        FaultFailed: one of them is another user's.
+    """
+    for process in processes:
+        try:
+            process.send_signal(number)
+        except psutil.NoSuchProcess:
+            continue
+        except psutil.Error as error:
+            raise FaultFailed(f"process {process.pid} cannot be signalled: {error}") from error
+
+
+def processes_at(url: str) -> list[psutil.Process]:
+    """The processes of the server at an address of this machine, parents first.
+
+    From the process that listens it goes up to the topmost ancestor of the same process group that started nothing
+    else: not the harness, nor what started it, nor a server at another port.
+
+    Raises:
+        FaultFailed: none can be seen, or one that only forwards requests listens there.
+    """
+    listeners = list(_listeners(url))
+    if not listeners:
+        raise FaultFailed(f"no process of this machine that can be seen listens at {url}; give begin and end")
+    with contextlib.suppress(psutil.Error):
+        if forwarder := next((each.name() for each in listeners if each.name() in FORWARDERS), None):
+            raise FaultFailed(f"{forwarder} listens at {url} for the server; give begin and end")
+    try:
+        ports = _ports()
+        own = {port for each in listeners for port in ports.get(each.pid, ())}
+        return _tree([_root(each, own, ports).pid for each in listeners])
+    except psutil.Error as error:
+        raise FaultFailed(f"the processes at {url} cannot be seen: {error}") from error
+
+
+def _listeners(url: str) -> Iterator[psutil.Process]:
+    parts = urllib.parse.urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    with contextlib.suppress(psutil.Error, OSError):
+        here = {str(found[4][0]) for found in socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)}
+        found = [each for each in psutil.net_connections("tcp") if each.status == psutil.CONN_LISTEN and each.pid]
+        at_port = [(each.laddr.ip, each.pid) for each in found if each.laddr and each.laddr.port == port]
+        # A server at this very address comes before one at all addresses.
+        exact = [pid for ip, pid in at_port if ip in here]
+        for pid in exact or [pid for ip, pid in at_port if ip in _ANYWHERE]:
+            yield psutil.Process(pid)
+
+
+def _ports() -> dict[int, set[int]]:
+    """Ports at which each process listens."""
+    ports: dict[int, set[int]] = {}
+    for each in psutil.net_connections("tcp"):
+        if each.status == psutil.CONN_LISTEN and each.pid and each.laddr:
+            ports.setdefault(each.pid, set()).add(each.laddr.port)
+    return ports
+
+
+def _root(process: psutil.Process, own: set[int], ports: dict[int, set[int]]) -> psutil.Process:
+    group = os.getpgid(process.pid)
+    while (parent := process.parent()) is not None and parent.pid > 1 and os.getpgid(parent.pid) == group:
+        tree = {parent.pid, *(child.pid for child in parent.children(recursive=True))}
+        if os.getpid() in tree or any(ports.get(pid, own) - own for pid in tree):
+            break
+        process = parent
+    return process
 
 
 def _tree(roots: Sequence[int]) -> list[psutil.Process]:
-    """Processes and their descendants, parents first."""
+    """Processes and their descendants, parents first.
+
+    Raises:
+        FaultFailed: they have ended, or the harness is one of them.
+    """
     found: dict[int, psutil.Process] = {}
     for root in roots:
         with contextlib.suppress(psutil.NoSuchProcess):
             process = psutil.Process(root)
             found |= {each.pid: each for each in (process, *process.children(recursive=True))}
-    if not found:
+    if os.getpid() in found:
+        raise FaultFailed("the server started this run, which would end with it; start them apart")
+    if not any(map(_runs, found.values())):
         raise FaultFailed("its processes had ended already")
     return list(found.values())
 
 
-def _signal(roots: Sequence[int], number: signal.Signals) -> None:
-    for process in _tree(roots):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.send_signal(number)
-
-
-def _kill(roots: Sequence[int]) -> None:
-    """Kill processes and their descendants, and wait until they have ended."""
-    tree = _tree(roots)
-    for process in tree:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
+def _kill(tree: Sequence[psutil.Process]) -> None:
+    """Kill processes, and wait until they have ended."""
+    send_signal(tree, signal.SIGKILL)
     deadline_s = time.monotonic() + _END_S
     while left := list(filter(_runs, tree)):
         if time.monotonic() > deadline_s:
@@ -227,13 +318,15 @@ def _runs(process: psutil.Process) -> bool:
         return False
 
 
-def control_of(launch: Launch | None, server: Server, url: str, log: Path) -> Control:
+def control_of(launch: Launch | None, launched_server: Server, server: Server, log: Path) -> Control:
     """Power over a replica.
 
     Args:
-        launch: how the harness started it; None if it ran already.
-        server: the running engine.
-        url: of the replica, if it ran already.
+        launch: how the harness started the engine; None if it ran already.
+        launched_server: the engine.
+        server: of the replica, if it ran already.
         log: for the output of commands.
     """
-    return LaunchedControl(launch, server, server.log or log) if launch else AddressControl(url, log)
+    if launch is None:
+        return AddressControl(server, log)
+    return LaunchedControl(launch, launched_server, launched_server.log or log)

@@ -74,6 +74,8 @@ from bakeoff.workloads.models import ModelMix
 
 MAX_RESTARTS = 2
 """Times that a steady load may start again because its sessions in progress did not fit the engine's pace."""
+_READY_S = 600.0
+"""Limit on the time until a replica that a fault has killed is ready again."""
 _SLOTS = 2
 """Sessions at a time while shared prompts are sent to fill a cache."""
 
@@ -393,7 +395,8 @@ class TrialRunner:
             replica: self._world.control(under_test, replica, log)
             for replica in dict.fromkeys(fault.replica for fault in faults)
         }
-        return FaultInjector(faults, controls, self._world.now_ns)
+        ready_s = self._experiment.engine(label).ready_timeout_s or _READY_S
+        return FaultInjector(faults, controls, self._world.now_ns, ready_s=ready_s)
 
     def _described(self, under_test: EngineUnderTest) -> EngineDescription:
         """The engine with the rule by which the client divides its requests."""
@@ -453,7 +456,7 @@ class TrialRunner:
             max_window_s=self._experiment.trial.max_window_s,
             max_foreign_share=self._experiment.trial.max_foreign_share,
             sample_interval_ns=self._sampler.interval_ns,
-            has_faults=bool(record.faults),
+            faults=record.faults,
         )
         error, why = await self._client_error(record, evidence)
         evidence = msgspec.structs.replace(evidence, client_error=error)

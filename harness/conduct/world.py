@@ -274,9 +274,9 @@ class RealWorld:
 
     def control(self, under_test: EngineUnderTest, replica: str | None, log: Path) -> Control:
         """Power over processes of this machine, or by the fault's commands."""
-        urls = {address.label: address.server.base_url for address in under_test.addresses}
-        url = urls.get(replica or "", under_test.server.base_url)
-        return control_of(under_test.launch, under_test.server, url, log)
+        servers = {address.label: address.server for address in under_test.addresses}
+        server = servers.get(replica or "", under_test.server)
+        return control_of(under_test.launch, under_test.server, server, log)
 
     def fleet(self, client: ClientConfig) -> AbstractAsyncContextManager[Fleet]:
         """Workers on this machine, or on a Ray cluster."""

@@ -88,15 +88,19 @@ def problem_of_fault(fault: Fault, duration_s: float) -> str | None:
             "it sends signals; leave out begin and end",
         ),
         (not fault.begin or bool(fault.end) or not has_end, "begin needs end, the command that ends it"),
+        (
+            fault.action is not FaultAction.STOP or not fault.end or bool(fault.begin),
+            "end needs begin, the command that causes it",
+        ),
+        (all([*fault.begin[:1], *fault.end[:1]]), "the first word of begin and end is a program"),
         (fault.ends_s < duration_s, f"it ends after the window of {duration_s:g} s; raise trial.duration_s"),
     )
     return next((f"faults, {fault.action.value}: {text}" for is_ok, text in checks if not is_ok), None)
 
 
 def overlap_of(faults: Sequence[Fault]) -> str | None:
-    """Two faults of one engine that befall the same replica at a time; None if there are none."""
-    for earlier, later in itertools.combinations(sorted(faults, key=lambda fault: fault.at_s), 2):
-        is_open = earlier.action is FaultAction.KILL or earlier.ends_s > later.at_s
-        if earlier.replica == later.replica and is_open:
+    """Two faults of one engine at a time, whose effects cannot be told apart; None if there are none."""
+    for earlier, later in itertools.pairwise(sorted(faults, key=lambda fault: fault.at_s)):
+        if earlier.action is FaultAction.KILL or earlier.ends_s >= later.at_s:
             return f"faults: {earlier.action.value} has not ended when {later.action.value} begins; change at_s"
     return None

@@ -19,8 +19,21 @@ from bakeoff.engines.launcher import Launch
 from bakeoff.harness.telemetry import OwnProcesses
 
 _ASK_S = 5.0
-_FORWARDERS = frozenset(
-    {"caddy", "docker-proxy", "envoy", "haproxy", "nginx", "pasta", "rootlessport", "slirp4netns", "traefik"}
+FORWARDERS = frozenset(
+    {
+        "caddy",
+        "docker-proxy",
+        "envoy",
+        "haproxy",
+        "kubectl",
+        "nginx",
+        "pasta",
+        "rootlessport",
+        "slirp4netns",
+        "socat",
+        "ssh",
+        "traefik",
+    }
 )
 """Programs that listen on an engine's port on its behalf."""
 
@@ -67,7 +80,7 @@ def at_address(url: str) -> OwnProcesses:
         pids = {_root(pid) for pid in listeners}
     if not pids:
         return OwnProcesses(unknown=f"the engine's processes: none that can be seen listens on port {port}")
-    if forwarders := names & _FORWARDERS:
+    if forwarders := names & FORWARDERS:
         return OwnProcesses(unknown=f"the engine's processes: {', '.join(forwarders)} listens on port {port} for them")
     return OwnProcesses(tuple(sorted(pids)))
 

@@ -1,10 +1,10 @@
 """Judges trials: VALID or INVALID, with the findings. Pure functions over a trial's log."""
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from http import HTTPStatus
-from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -33,6 +33,7 @@ from bakeoff.results.metrics.steadiness import throughput_change
 from bakeoff.results.records import (
     Cache,
     ClientError,
+    FaultRecord,
     Load,
     Phase,
     RampRecord,
@@ -115,15 +116,17 @@ class Evidence(msgspec.Struct, frozen=True):
     """Longest allowed window."""
     sample_interval_ns: int | None = None
     """Time between two samples of the host; None if nothing samples it."""
-    has_faults: bool = False
-    """Whether the harness kills, stops or slows a replica under this load."""
+    faults: Sequence[FaultRecord] = ()
+    """Faults that the harness caused under this load."""
 
 
 def judge(evidence: Evidence) -> tuple[Verdict, list[Finding]]:
     """The verdict and its findings: invalidating ones first, the most serious on top, then warnings and notes."""
     found = _findings(evidence)
-    if evidence.has_faults:
-        found = (finding for finding in found if finding.code not in _EFFECTS_OF_FAULTS)
+    if evidence.faults:
+        found = itertools.chain(
+            (finding for finding in found if finding.code not in _EFFECTS_OF_FAULTS), _of_faults(evidence)
+        )
     findings = sorted(found, key=lambda finding: finding.severity is not Severity.INVALID)
     is_invalid = bool(findings) and findings[0].severity is Severity.INVALID
     return (Verdict.INVALID if is_invalid else Verdict.VALID), findings
@@ -177,6 +180,15 @@ def _findings(evidence: Evidence) -> Iterator[Finding]:
     yield from address_findings(inside, evidence.telemetry, evidence.window, evidence.replica_header)
 
 
+def _of_faults(evidence: Evidence) -> Iterator[Finding]:
+    """Faults that were not caused or ended as the experiment says, and failures before the first of them."""
+    for fault in evidence.faults:
+        if fault.error:
+            yield invalid(FindingCode.FAULT_FAILED, fault=fault.action.value, error=fault.error)
+    inside = Requests(evidence.requests).under_load.planned_inside(evidence.window)
+    yield from _failed(inside.take(inside.ints("ended_ns") < evidence.faults[0].begun_ns), evidence)
+
+
 def _length(evidence: Evidence) -> Iterator[Finding]:
     """A window that is shorter than needed: INVALID, or a warning if only the plan ended early."""
     length_s, ramp = evidence.window.length_s, evidence.ramp
@@ -217,7 +229,9 @@ def _stopped(telemetry: Sequence[TelemetryRecord], measured: Requests) -> Iterat
         return
     start_ns, end_ns = int(measured.ints("planned_ns").min()), int(measured.ints("ended_ns").max())
     samples = [record for record in telemetry if record.source == "engine" and start_ns <= record.t_ns <= end_ns]
-    stops = [(later.t_ns - sample.t_ns, sample) for sample, later in pairwise(samples) if _count(sample, "stopped")]
+    stops = [
+        (later.t_ns - sample.t_ns, sample) for sample, later in itertools.pairwise(samples) if _count(sample, "stopped")
+    ]
     stopped_s = sum(length_ns for length_ns, _ in stops) / 1e9
     if stopped_s >= _MIN_STOPPED_S:
         stopped, processes = max((_count(sample, "stopped"), _count(sample, "processes")) for _, sample in stops)

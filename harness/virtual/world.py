@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import Any, ParamSpec, TypeVar
 
 import msgspec
+import psutil
 
 from bakeoff.engines import Engine, Model
 from bakeoff.engines.dialects import OpenAiDialect
@@ -66,16 +67,20 @@ class VirtualControl:
         await asyncio.sleep(self._start_s)
         self._server.revive()
 
-    async def pause(self, command: Sequence[str]) -> None:  # noqa: ARG002
-        """Fail: its timers do not stop.
+    async def find(self) -> Sequence[psutil.Process]:
+        """Fail: it has no processes.
 
         Raises:
             FaultFailed: always.
         """
         raise FaultFailed("virtual engines can be killed, not stopped")
 
-    async def resume(self, command: Sequence[str]) -> None:
-        """Do nothing: it never stops."""
+    async def run(self, command: Sequence[str]) -> None:
+        """Do nothing."""
+
+    async def is_back(self) -> bool:
+        """Whether it is up: only the harness starts it."""
+        return False
 
     async def close(self) -> None:
         """Do nothing: the world stops its servers."""

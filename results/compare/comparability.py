@@ -41,9 +41,15 @@ def conditions(manifest: Manifest) -> dict[str, Any]:
         **{f"slo.{name}": value for name, value in msgspec.to_builtins(manifest.slo).items()},
         # Their workloads and weights are in the traffic; what their requests carry, and their SLOs, are not.
         **({"classes": classes} if (classes := experiment.get("classes")) else {}),
-        **({"faults": faults} if (faults := experiment.get("faults")) else {}),
+        "faults": [_fault_text(fault) for fault in experiment.get("faults") or []] or None,
         "metric definitions": DEFINITIONS,
     }
+
+
+def _fault_text(fault: Mapping[str, Any]) -> str:
+    """``restart at 20 s for 5 s``: which replica it befalls and by which commands depends on the deployment."""
+    values = {name: fault[name] for name in ("at_s", "for_s", "share") if name in fault}
+    return " ".join([fault["action"], *(f"{name}={value:g}" for name, value in values.items())])
 
 
 def digest(manifest: Manifest) -> str:

@@ -1,11 +1,12 @@
 """When the SLO held again after a fault, and what it cost until then.
 
-A request is good if it met its SLO, or, without one, if it succeeded. The SLO does not hold over :data:`SPAN`
-consecutive requests if more of them are bad than the share of bad requests in peace explains, those before the fault
-that no earlier fault met: more than its expectation and three standard deviations. To those in peace one good and one
-bad request are added (Agresti and Coull, "Approximate Is Better than 'Exact'", The American Statistician 52, 1998). The
-SLO holds again at the planned time of the first good request behind the last such span before the next fault. What one
-replica of forty loses is therefore not seen: one bad request in a span passes.
+A request is good if it met its SLO, or, without one, if it succeeded. In peace are the requests that ended before the
+fault, in the ramp, too, and that no earlier fault met. The SLO does not hold over :data:`SPAN` consecutive requests if
+more of them are bad than the share of bad ones in peace explains: more than its expectation and three standard
+deviations, where one good and one bad request are added to those in peace (Agresti and Coull, "Approximate Is Better
+than 'Exact'", The American Statistician 52, 1998). It holds again at the planned time of the first good request behind
+the last such span before the next fault. What one replica of forty loses is therefore not seen: one bad request in a
+span passes.
 """
 
 import math
@@ -27,16 +28,19 @@ _DEVIATIONS = 3.0
 class Recovery(msgspec.Struct, frozen=True):
     """What one fault did.
 
+    The requests that it met are those in progress when it began, and those planned from then on until the SLO held
+    again, or as long as it was watched.
+
     Attributes:
         fault: it.
         down_s: seconds from the fault to its end; None if it has none.
         start_s: seconds that a replica took to start again; None if it did not.
         recovered_s: seconds from the fault until the SLO held again, 0 if it held throughout; None if it did not.
-        watched_s: seconds from the fault to the next one, or to the last request that was planned.
-        requests: planned from the fault until the SLO held again, or as long as it was watched.
-        failed: requests that failed: those, and those that the fault met in progress.
-        late: those of ``requests`` that were answered, and missed the SLO.
-        lost: good requests less than the share before the fault would have given.
+        watched_s: seconds from the fault to the next one, or to the end of the window.
+        requests: that it met.
+        failed: those of them that failed, or that the client gave up.
+        late: those of them that were answered, and missed the SLO.
+        lost: good requests among them less than the share in peace.
     """
 
     fault: FaultRecord
@@ -63,14 +67,14 @@ def recoveries(
         classes: the SLO of each class.
     """
     load = requests.under_load
+    load = load.take(load.ints("planned_ns") < window.end_ns)
     load = load.take(np.argsort(load.ints("planned_ns"), kind="stable"))
-    load = load.take((load.ints("planned_ns") >= window.start_ns) & ~load.is_cancelled)
-    good, planned_ns, found = _good(load, slo, classes), load.ints("planned_ns"), list[Recovery]()
-    in_peace = np.ones(len(load), dtype=bool)  # no earlier fault has met them
-    for fault, end_ns in zip(faults, [*(fault.begun_ns for fault in faults[1:]), math.inf], strict=True):
-        recovery = _recovery(load, good, in_peace, fault, end_ns)
+    good, planned_ns, ended_ns = _good(load, slo, classes), load.ints("planned_ns"), load.ints("ended_ns")
+    in_peace, found = np.ones(len(load), dtype=bool), list[Recovery]()  # no earlier fault has met them
+    for fault, end_ns in zip(faults, [*(fault.begun_ns for fault in faults[1:]), window.end_ns], strict=True):
+        recovery = _recovery(load, good, in_peace, fault, end_ns, has_next=fault is not faults[-1])
         met_s = recovery.watched_s if recovery.recovered_s is None else recovery.recovered_s
-        in_peace &= (load.ints("ended_ns") < fault.begun_ns) | (planned_ns >= fault.begun_ns + met_s * NS_PER_S)
+        in_peace &= (ended_ns < fault.begun_ns) | (planned_ns >= fault.begun_ns + met_s * NS_PER_S)
         found.append(recovery)
     return found
 
@@ -85,27 +89,32 @@ def _good(load: Requests, slo: Slo, classes: Mapping[str, Slo]) -> Flags:
     return good
 
 
-def _recovery(load: Requests, good: Flags, in_peace: Flags, fault: FaultRecord, end_ns: float) -> Recovery:
+def _recovery(
+    load: Requests, good: Flags, in_peace: Flags, fault: FaultRecord, end_ns: int, *, has_next: bool
+) -> Recovery:
     planned_ns, ended_ns = load.ints("planned_ns"), load.ints("ended_ns")
     before = in_peace & (ended_ns < fault.begun_ns)
-    after = (planned_ns >= fault.begun_ns) & (planned_ns < end_ns)
-    in_progress = (planned_ns < fault.begun_ns) & (ended_ns >= fault.begun_ns)
-    share = (int(good[before].sum()) + 1) / (int(before.sum()) + 2)
-    times_ns, well = planned_ns[after], good[after]
-    held = _held_again(well, share)
-    counted = len(well) if held is None else held
-    failed = load.has_failed
-    last_ns = int(times_ns[-1]) if len(times_ns) else fault.begun_ns
+    # What was asked for so shortly before the next fault that it was in progress then is that one's.
+    good_ns = (ended_ns - planned_ns)[before & good]
+    is_of_next = (planned_ns > end_ns - (good_ns.max() if len(good_ns) else 0)) & (ended_ns >= end_ns) & has_next
+    after = (planned_ns >= fault.begun_ns) & (planned_ns < end_ns) & ~is_of_next
+    num_before, num_good = int(before.sum()), int(good[before].sum())
+    few = max(0, SPAN - num_before)  # too few to tell: as if there had been a span of good ones
+    held = _held_again(good[after], (num_good + few + 1) / (num_before + few + 2))
+    until_ns = end_ns if held is None else int(planned_ns[after][held]) if held else fault.begun_ns
+    met = (planned_ns < until_ns) & (ended_ns >= fault.begun_ns) & ~is_of_next
+    failed = met & (load.has_failed | load.is_cancelled)
+    share = num_good / num_before if num_before else 1.0
     return Recovery(
         fault=fault,
         down_s=None if fault.ended_ns is None else _seconds(fault.begun_ns, fault.ended_ns),
         start_s=None if fault.ready_ns is None or fault.ended_ns is None else _seconds(fault.ended_ns, fault.ready_ns),
-        recovered_s=None if held is None else _seconds(fault.begun_ns, int(times_ns[held])) if held else 0.0,
-        watched_s=_seconds(fault.begun_ns, last_ns),
-        requests=counted,
-        failed=int(failed[in_progress].sum()) + int(failed[after][:counted].sum()),
-        late=int((~well[:counted] & ~failed[after][:counted]).sum()),
-        lost=max(0.0, share * counted - int(well[:counted].sum())),
+        recovered_s=None if held is None else _seconds(fault.begun_ns, until_ns),
+        watched_s=_seconds(fault.begun_ns, end_ns),
+        requests=int(met.sum()),
+        failed=int(failed.sum()),
+        late=int((met & ~good & ~failed).sum()),
+        lost=max(0.0, share * int(met.sum()) - int((met & good).sum())),
     )
 
 

@@ -1,7 +1,5 @@
 """Texts of faults and recoveries, for the page and the terminal."""
 
-from collections.abc import Sequence
-
 from bakeoff.results.metric import Unit
 from bakeoff.results.metrics.recovery import SPAN
 from bakeoff.results.run.faults import FaultSummary
@@ -10,8 +8,9 @@ from bakeoff.results.text.format import ABSENT, bounds_text, scale_for, short_te
 
 TITLES = ("fault", "down", "start", "SLO held again", "requests", "failed", "late", "lost")
 CAPTION = (
-    f"SLO held again: from the fault to the first good request behind the last {SPAN} requests of which more were "
-    "bad than before the fault; lost: good requests less than without it"
+    f"SLO held again: time from the fault until no {SPAN} requests in a row had more bad ones among them than before; "
+    "requests: those in progress at the fault, and those planned until then; lost: how many more of them would have "
+    "met the SLO in peace"
 )
 
 
@@ -24,12 +23,6 @@ def figures_of(summary: FaultSummary) -> list[str]:
     """The figures under :data:`TITLES` but the first; a centre, and on a second line its bounds."""
     means = (summary.requests, summary.failed, summary.late, summary.lost)
     return [_text(summary.down_s), _text(summary.start_s), _recovered(summary), *map(_count, means)]
-
-
-def whys(summaries: Sequence[FaultSummary]) -> list[str]:
-    """Faults that were not carried out as the experiment says, each once."""
-    lines = [f"{each.engine}, {each.level}, {name_of(each)}: {error}" for each in summaries for error in each.errors]
-    return list(dict.fromkeys(lines))
 
 
 def _recovered(summary: FaultSummary) -> str:

@@ -22,7 +22,6 @@ from bakeoff.results.report.fault_table import CAPTION as FAULT_CAPTION
 from bakeoff.results.report.fault_table import TITLES as FAULT_TITLES
 from bakeoff.results.report.fault_table import figures_of as fault_figures
 from bakeoff.results.report.fault_table import name_of as fault_name
-from bakeoff.results.report.fault_table import whys as fault_whys
 from bakeoff.results.report.footnotes import Footnotes
 from bakeoff.results.report.foreign_load import foreign_load_text
 from bakeoff.results.report.group_rows import cached_text, figures_of, known_columns, titles_of
@@ -105,7 +104,6 @@ def print_summary(run: Run, console: Console) -> None:
         _print_groups(run, console)
         if summaries := faults_of(run):
             console.print(_fault_table(summaries))
-            _print_list(console, "Faults not carried out as the experiment says:", fault_whys(summaries), "yellow")
         if run.search is not None:
             print_search(run.search, console, capacities(run))
         _print_list(console, "Where the time went, by the engines' own metrics:", engine_lines(run), "")

@@ -26,7 +26,6 @@ class FaultSummary(msgspec.Struct, frozen=True):
             in which it held again. None without a value.
         watched_s: shortest time that it was watched.
         requests, failed, late, lost: means over the trials.
-        errors: why it was not carried out in some trials.
     """
 
     engine: str
@@ -43,7 +42,6 @@ class FaultSummary(msgspec.Struct, frozen=True):
     failed: float
     late: float
     lost: float
-    errors: list[str]
 
 
 def faults_of(run: Run) -> list[FaultSummary]:
@@ -81,7 +79,6 @@ def _summary(engine: str, level: str, same: tuple[Recovery, ...]) -> FaultSummar
         failed=_mean([each.failed for each in same]),
         late=_mean([each.late for each in same]),
         lost=_mean([each.lost for each in same]),
-        errors=[each.fault.error for each in same if each.fault.error],
     )
 
 

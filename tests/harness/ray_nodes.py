@@ -6,13 +6,14 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from typing import Any
 
 OBJECT_STORE_BYTES = 80 << 20
 """Ray's minimum is 75 MB."""
 
 
 @contextlib.contextmanager
-def ray_nodes(count: int = 2, *, cpus: int = 2) -> Iterator[str]:
+def ray_nodes(count: int = 2, *, cpus: int = 2) -> Iterator[Any]:
     """Run a cluster for the duration of the block.
 
     Args:
@@ -20,7 +21,7 @@ def ray_nodes(count: int = 2, *, cpus: int = 2) -> Iterator[str]:
         cpus: number of CPUs that each node declares to Ray.
 
     Yields:
-        its address.
+        Ray's handle of it, with its ``address`` and its nodes.
     """
     folder = tempfile.mkdtemp(prefix="ray-")  # a short path, because Ray keeps sockets in it
     settings = {"RAY_TMPDIR": folder, "RAY_USAGE_STATS_ENABLED": "0"}
@@ -38,7 +39,7 @@ def ray_nodes(count: int = 2, *, cpus: int = 2) -> Iterator[str]:
             cluster.add_node(
                 num_cpus=cpus, object_store_memory=OBJECT_STORE_BYTES, node_ip_address=address, **head
             )  # fmt: skip
-        yield cluster.address
+        yield cluster
     finally:
         cluster.shutdown()
         for name, value in previous.items():

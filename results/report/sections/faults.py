@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from bakeoff.results.report.charts.svg import engine_class
-from bakeoff.results.report.fault_table import CAPTION, TITLES, figures_of, name_of, whys
+from bakeoff.results.report.fault_table import CAPTION, TITLES, figures_of, name_of
 from bakeoff.results.report.section import Section
 from bakeoff.results.run.faults import faults_of
 from bakeoff.results.run.levels import engines_of
@@ -38,7 +38,7 @@ def _build(run: Run) -> Mapping[str, Any]:
         )
         for each in summaries
     ]
-    return {"fault_titles": TITLES, "fault_rows": rows, "fault_caption": CAPTION, "fault_whys": whys(summaries)}
+    return {"fault_titles": TITLES, "fault_rows": rows, "fault_caption": CAPTION}
 
 
 SECTIONS = (

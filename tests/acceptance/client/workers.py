@@ -151,8 +151,8 @@ async def both_loads(fleet: Fleet) -> list[list[tuple[object, ...]]]:
 async def nodes(bars: Bars) -> None:
     async with local_fleet(1) as fleet:
         local_loads = await both_loads(fleet)
-    with ray_nodes(2) as address:
-        async with ray_fleet(address, 2) as fleet:
+    with ray_nodes(2) as cluster:
+        async with ray_fleet(cluster.address, 2) as fleet:
             ray_loads = await both_loads(fleet)
     for name, local, ray in zip(("open", "closed"), local_loads, ray_loads, strict=True):
         different = sum(a != b for a, b in itertools.zip_longest(local, ray))

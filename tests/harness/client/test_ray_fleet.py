@@ -48,8 +48,8 @@ OPEN = Open(duration_s=0.3)
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[str]:
-    with ray_nodes(2) as address:
-        yield address
+    with ray_nodes(2) as nodes:
+        yield nodes.address
 
 
 @pytest.fixture(autouse=True)

@@ -3,18 +3,23 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from bakeoff import results
 from bakeoff.harness.errors import BadExperiment
 from bakeoff.harness.experiment.config import Experiment, experiment_from
 from bakeoff.harness.virtual import Fixed, PerToken, VirtualEngine, virtual_run
-from bakeoff.results.records import FaultAction, Verdict
+from bakeoff.harness.virtual.engine import Fault
+from bakeoff.results.findings import FindingCode
+from bakeoff.results.metrics.recovery import recoveries
+from bakeoff.results.records import FaultAction, FaultRecord, Outcome, Phase, RequestRecord, Slo, Verdict, Window
 from bakeoff.results.report import render_html
 from bakeoff.results.report.fault_table import figures_of, name_of
+from bakeoff.results.requests import Requests
 from bakeoff.results.run.faults import faults_of
 
-RATE, E2E_S, START_S = 20.0, 0.25, 2.0
+RATE, E2E_S, START_S, NS = 20.0, 0.25, 2.0, 1_000_000_000
 URLS = ("http://one:80", "http://two:80")
 ENGINE = VirtualEngine(service=PerToken(Fixed(0.05), Fixed(0.05)), start_s=START_S)
 RESTART = {"action": "restart", "at_s": 10, "for_s": 5, "replica": "two:80", "end": ["start", "it"]}
@@ -47,14 +52,13 @@ def test_half_of_the_requests_fail_until_the_killed_replica_is_back(tmp_path: Pa
         assert fault.ready_ns is not None
         assert (fault.ended_ns - fault.begun_ns, fault.ready_ns - fault.ended_ns) == (5_000_000_000, 2_000_000_000)
     (summary,) = faults_of(run)
-    assert (summary.trials, summary.recovered, summary.errors) == (2, 2, [])
+    assert (summary.trials, summary.recovered) == (2, 2)
     assert summary.recovered_s is not None
     assert summary.recovered_s.centre == pytest.approx(7.0, abs=5 / RATE)  # a few requests from there
-    assert summary.requests == pytest.approx(7 * RATE, rel=0.25)
-    in_progress = RATE / 2 * E2E_S
-    assert summary.failed == pytest.approx(7 * RATE / 2 + in_progress, rel=0.3)
-    assert summary.lost == pytest.approx(7 * RATE / 2, rel=0.3)
-    assert summary.late == 0
+    in_progress = RATE * E2E_S
+    assert summary.requests == pytest.approx(7 * RATE + in_progress, rel=0.25)
+    assert summary.failed == pytest.approx((7 * RATE + in_progress) / 2, rel=0.3)
+    assert (summary.lost, summary.late) == (summary.failed, 0)  # all were good in peace
     assert name_of(summary) == "restart of two:80"
     assert figures_of(summary)[0] == "5.00 s\n5.00 / 5.00"
     page = render_html(run)
@@ -105,13 +109,45 @@ def test_what_an_earlier_fault_broke_is_no_peace(tmp_path: Path):
     assert later.lost == pytest.approx(7 * RATE, rel=0.25)
 
 
-def test_a_fault_that_cannot_be_caused_is_named_and_nothing_is_lost(tmp_path: Path):
+def test_a_fault_that_cannot_be_caused_makes_its_trial_invalid_and_says_why(tmp_path: Path):
     run = run_of(tmp_path, {"action": "stop", "at_s": 10, "for_s": 3, "replica": "two:80"})
-    (summary,) = faults_of(run)
-    assert summary.errors == ["virtual engines can be killed, not stopped"] * 2
+    for trial in run.finished:
+        assert [finding.code for finding in trial.record.findings] == [FindingCode.FAULT_FAILED]
+        assert trial.record.faults[0].error == "virtual engines can be killed, not stopped"
+    assert faults_of(run) == []
+
+
+def test_failures_before_a_fault_count_as_ever(tmp_path: Path):
+    failing = msgspec.structs.replace(ENGINE, faults={Fault.HTTP_500: 0.4})
+    run = virtual_run(experiment(RESTART | {"at_s": 20}), {"a": failing}, tmp_path)
+    assert all(FindingCode.FAILED_REQUESTS in {each.code for each in trial.record.findings} for trial in run.finished)
+
+
+def test_a_fault_as_the_window_opens_is_seen_by_what_the_ramp_was_like(tmp_path: Path):
+    (summary,) = faults_of(run_of(tmp_path, RESTART | {"at_s": 0}))
     assert summary.recovered_s is not None
-    assert summary.recovered_s.centre == 0.0
-    assert "virtual engines can be killed" in render_html(run)
+    assert summary.recovered_s.centre == pytest.approx(7.0, abs=5 / RATE)
+
+
+def answered(ended: list[int | None]) -> Requests:
+    """A request each 100 ms, good if it has a time; else the client gave it up at the end."""
+    return Requests([
+        RequestRecord(
+            index=k, phase=Phase.MEASURED, session=f"s{k}", turn=0, planned_ns=k * NS // 10, sent_ns=k * NS // 10,
+            ended_ns=100 * NS if end is None else end, outcome=Outcome.CANCELLED if end is None else Outcome.OK,
+        )
+        for k, end in enumerate(ended)
+    ])  # fmt: skip
+
+
+def test_what_a_hanging_server_never_answers_counts_as_failed_and_lost():
+    hangs_from = 101
+    requests = answered([k * NS // 10 + NS // 50 if k < hangs_from else None for k in range(200)])
+    fault = FaultRecord(FaultAction.STOP, None, 10 * NS, 30 * NS)
+    (found,) = recoveries(requests, [fault], Window(0, 20 * NS), Slo(), {})
+    assert (found.recovered_s, found.watched_s) == (None, 10.0)
+    assert (found.requests, found.failed, found.late) == (100, 99, 0)
+    assert found.lost == pytest.approx(99)
 
 
 def test_runs_with_other_faults_are_not_compared(tmp_path: Path):
@@ -137,7 +173,10 @@ def test_runs_with_other_faults_are_not_compared(tmp_path: Path):
         ([RESTART], {"loads": [{"arrival": "ramp", "rate_per_s": 4}]}, "a load that does not change by itself"),
         ([RESTART, RESTART | {"at_s": 12}], {}, "restart has not ended when restart begins; change at_s"),
         ([{"action": "restart", "at_s": 5, "for_s": 1, "end": ["x"]}], {"urls": ()}, "leave them out"),
+        ([RESTART, RESTART | {"at_s": 12, "replica": "one:80"}], {}, "restart has not ended when restart begins"),
         ([RESTART | {"action": "slow"}], {}, "it sends signals; leave out begin and end"),
+        ([RESTART | {"action": "stop"}], {}, "end needs begin, the command that causes it"),
+        ([RESTART | {"end": [""]}], {}, "the first word of begin and end is a program"),
     ],
 )
 def test_what_cannot_be_caused_is_refused(faults: list[dict[str, Any]], changes: dict[str, Any], message: str):

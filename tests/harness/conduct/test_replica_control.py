@@ -1,6 +1,8 @@
 """Power over real processes: they end, start, stop and continue."""
 
 import asyncio
+import os
+import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -9,11 +11,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from bakeoff.engines import Launch, launched, pick_port
+from bakeoff.engines import Launch, attached, launched, pick_port
 from bakeoff.engines.errors import NotReady
 from bakeoff.engines.server import require_listener
 from bakeoff.harness.conduct.faults import FaultInjector
-from bakeoff.harness.conduct.replica_control import AddressControl, LaunchedControl
+from bakeoff.harness.conduct.replica_control import AddressControl, LaunchedControl, processes_at
 from bakeoff.harness.errors import FaultFailed
 from bakeoff.harness.experiment.faults import Fault
 from bakeoff.results.records import FaultAction
@@ -49,7 +51,7 @@ def test_a_launched_engine_is_killed_with_its_children_and_launched_again(tmp_pa
             await control.kill((), ())
             assert not await listens(port)
             with pytest.raises(FaultFailed, match="ended already"):
-                await control.pause(())
+                await control.find()
             await control.start((), 10)
             assert await listens(port)
             await control.close()
@@ -61,22 +63,22 @@ def test_a_launched_engine_is_killed_with_its_children_and_launched_again(tmp_pa
 def test_a_running_server_is_stopped_killed_and_started_by_its_command(tmp_path: Path):
     async def live() -> None:
         port = pick_port()
-        control = AddressControl(f"http://127.0.0.1:{port}", tmp_path / "log")
-        with pytest.raises(FaultFailed, match=f"listens on port {port}; give begin and end"):
+        control = AddressControl(attached(f"http://127.0.0.1:{port}"), tmp_path / "log")
+        with pytest.raises(FaultFailed, match=f"listens at http://127.0.0.1:{port}; give begin and end"):
             await control.kill((), ())
         await control.start(server(port), 10)
         (listener,) = {
             each.pid for each in psutil.net_connections() if each.laddr and each.laddr.port == port and each.pid
         }
         fault = Fault(FaultAction.STOP, 0.0, 0.1, replica="a")
-        injector = FaultInjector([fault], {"a": control}, time.monotonic_ns)
+        injector = FaultInjector([fault], {"a": control}, time.monotonic_ns, ready_s=10)
         injector.opened(time.monotonic_ns())
         await until(lambda: psutil.Process(listener).status() == psutil.STATUS_STOPPED)
         (record,) = await injector.finish()
         assert record.error is None
         assert psutil.Process(listener).status() != psutil.STATUS_STOPPED
         restart = Fault(FaultAction.RESTART, 0.0, 1000.0, replica="a", end=server(port))
-        interrupted = FaultInjector([restart], {"a": control}, time.monotonic_ns)
+        interrupted = FaultInjector([restart], {"a": control}, time.monotonic_ns, ready_s=10)
         interrupted.opened(time.monotonic_ns())
         await until(lambda: not psutil.pid_exists(listener))
         await interrupted.aclose()  # the load was interrupted: the user's server comes back
@@ -87,8 +89,57 @@ def test_a_running_server_is_stopped_killed_and_started_by_its_command(tmp_path:
     asyncio.run(live())
 
 
+def test_nothing_is_taken_for_a_server_that_also_started_another_or_this_process(tmp_path: Path):
+    async def live() -> None:
+        ports = [pick_port(), pick_port()]
+        serve = f"{sys.executable} -S -m http.server {{}} --bind 127.0.0.1"
+        script = " & ".join([*(serve.format(port) for port in ports), "wait"])
+        # In the process group of this process, as in a script without job control.
+        process = await asyncio.create_subprocess_exec("sh", "-c", script)
+        while not (await listens(ports[0]) and await listens(ports[1])):  # noqa: ASYNC110  (other processes do it)
+            await asyncio.sleep(0.01)
+        found = [{each.pid for each in processes_at(f"http://127.0.0.1:{port}")} for port in ports]
+        assert [len(pids) for pids in found] == [1, 1]
+        assert not (found[0] | found[1]) & {process.pid, os.getpid()}
+        for port in ports:
+            await AddressControl(attached(f"http://127.0.0.1:{port}"), tmp_path / "log").kill((), ())
+        await process.wait()
+
+    asyncio.run(live())
+
+
+def test_a_server_at_another_address_of_this_machine_is_another_one(tmp_path: Path):
+    async def live() -> None:
+        port = pick_port()
+        control = AddressControl(attached(f"http://127.0.0.1:{port}"), tmp_path / "log")
+        await control.start(server(port), 10)
+        with pytest.raises(FaultFailed, match=r"listens at http://127\.0\.0\.2"):
+            processes_at(f"http://127.0.0.2:{port}")
+        await control.kill((), ())
+
+    asyncio.run(live())
+
+
+def test_a_server_that_comes_back_by_itself_is_not_started_again(tmp_path: Path):
+    async def live() -> None:
+        port = pick_port()
+        url = f"http://127.0.0.1:{port}"
+        control = AddressControl(attached(url), tmp_path / "log")
+        await control.start(server(port), 10)
+        again = " ".join(map(shlex.quote, server(port)))
+        begin = ["sh", "-c", f"kill $1; setsid {again} &", "-", str(processes_at(url)[-1].pid)]
+        fault = Fault(FaultAction.RESTART, 0.0, 9.0, begin=begin, end=["false"])
+        injector = FaultInjector([fault], {None: control}, time.monotonic_ns, ready_s=10)
+        injector.opened(time.monotonic_ns())
+        (record,) = await injector.finish()
+        assert (record.error, record.ended_ns) == (None, record.begun_ns)
+        await control.kill((), ())
+
+    asyncio.run(live())
+
+
 def test_a_command_that_fails_says_why(tmp_path: Path):
-    control = AddressControl("http://127.0.0.1:9", tmp_path / "log")
+    control = AddressControl(attached("http://127.0.0.1:9"), tmp_path / "log")
     with pytest.raises(FaultFailed, match=r"sh failed \(.*3.*\): no such pod"):
         asyncio.run(control.kill(["sh", "-c", "echo no such pod; exit 3"], ()))
     with pytest.raises(FaultFailed, match="no-such-program cannot be started: No such file"):
