@@ -605,6 +605,11 @@ class FaultAction(StrEnum):
     SLOW = "slow"
     """They stand still for a share of each moment."""
 
+    @property
+    def kills(self) -> bool:
+        """Whether the processes end."""
+        return self in {FaultAction.KILL, FaultAction.RESTART}
+
 
 class FaultRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """A fault that the harness caused under load."""

@@ -136,10 +136,8 @@ class Conductor:
             await self._stop()
             self._append(EngineLost(engine=plan.engine, turn=planned.turn, reason=rejection, given_up=True))
             return
-        if (
-            record.faults and under_test.server.died()
-        ):  # as the experiment wants; the next trial starts the engine again
-            await self._stop()
+        if _was_killed(record) and under_test.server.died():
+            await self._stop()  # the next trial starts it again
             return
         if death := under_test.server.died():
             raise death
@@ -322,6 +320,11 @@ def _rejection(record: TrialRecord) -> str | None:
         if finding.code in REJECTIONS and (is_whole or (record.ramp is not None and record.ramp.has_failed)):
             return f"{record.engine}: {sentence(finding)}"
     return None
+
+
+def _was_killed(record: TrialRecord) -> bool:
+    """Whether the harness killed the engine, as the experiment says."""
+    return any(fault.replica is None and fault.action.kills for fault in record.faults)
 
 
 def _is_whole(source: RunFolder, record: TrialRecord) -> bool:

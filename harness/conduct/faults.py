@@ -45,7 +45,7 @@ class FaultInjector:
     @property
     def kills_engine(self) -> bool:
         """Whether the engine itself ends, so that its end is no failure of the trial."""
-        return any(fault.kills and fault.replica is None for fault in self._faults)
+        return any(fault.action.kills and fault.replica is None for fault in self._faults)
 
     def opened(self, start_ns: int) -> None:
         """Schedule the faults of a window that opens at this instant."""
@@ -71,7 +71,7 @@ class FaultInjector:
         await self._until(start_ns + round(fault.at_s * NS_PER_S))
         record = FaultRecord(fault.action, fault.replica, self._now_ns())
         control = self._controls[fault.replica]
-        carry_out = self._kill if fault.kills else self._slow if fault.action is FaultAction.SLOW else self._stop
+        carry_out = self._kill if fault.action.kills else self._slow if fault.action is FaultAction.SLOW else self._stop
         try:
             return await carry_out(fault, control, record)
         except FaultFailed as error:

@@ -389,14 +389,13 @@ class TrialRunner:
 
     def _injector(self, under_test: EngineUnderTest) -> FaultInjector:
         label = under_test.description.label
-        faults = self._experiment.faults_of(self._experiment.engine(label))
-        log = self._run.engine_log(f"{label}-faults", 1)
+        config = self._experiment.engine(label)
+        faults = self._experiment.faults_of(config)
         controls = {
-            replica: self._world.control(under_test, replica, log)
+            replica: self._world.control(under_test, replica, self._run.engine_log(f"{label}-faults", 1))
             for replica in dict.fromkeys(fault.replica for fault in faults)
         }
-        ready_s = self._experiment.engine(label).ready_timeout_s or _READY_S
-        return FaultInjector(faults, controls, self._world.now_ns, ready_s=ready_s)
+        return FaultInjector(faults, controls, self._world.now_ns, ready_s=config.ready_timeout_s or _READY_S)
 
     def _described(self, under_test: EngineUnderTest) -> EngineDescription:
         """The engine with the rule by which the client divides its requests."""

@@ -509,7 +509,7 @@ def _faults_problem(experiment: Experiment) -> str | None:
     """The first reason why faults cannot be caused as the experiment says; None if they can."""
     faults, names = experiment.faults, [engine.name for engine in experiment.engines]
     unknown = [fault.engine for fault in faults if fault.engine not in {None, *names}]
-    kills, closed = any(fault.kills for fault in faults), any(load.concurrency for load in experiment.loads)
+    kills, closed = any(fault.action.kills for fault in faults), any(load.concurrency for load in experiment.loads)
     checks = (
         (not unknown, f"faults: there is no engine '{next(iter(unknown), None)}'; choose from {', '.join(names)}"),
         (

@@ -34,11 +34,6 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     """Command that ends it. A restart of a server that ran already needs one, which may be the server itself."""
 
     @property
-    def kills(self) -> bool:
-        """Whether the processes end."""
-        return self.action in {FaultAction.KILL, FaultAction.RESTART}
-
-    @property
     def ends_s(self) -> float:
         """Seconds after the window opens at which it has ended."""
         return self.at_s + (self.for_s or 0.0)

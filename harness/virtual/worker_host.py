@@ -10,6 +10,7 @@ from bakeoff.harness.client.load_runner import LoadEnvironment, LoadRunner
 from bakeoff.harness.client.orders import Done, Order, Prepare, Reply
 from bakeoff.harness.client.transport import Ended, StreamLog
 from bakeoff.harness.client.worker_host import WorkerClock
+from bakeoff.harness.errors import WorkerLost
 from bakeoff.harness.host.clock import Clock, LoopClock
 from bakeoff.harness.truth.answered import CompletionRequest
 from bakeoff.harness.truth.requests import body_of, completion_request
@@ -85,26 +86,48 @@ class VirtualWorkerHost:
 
     Args:
         environment: provides transports and a clock.
+        host: name of its machine.
     """
 
-    host = "virtual"
     pid = 0
     clock = WorkerClock()
 
-    def __init__(self, environment: LoadEnvironment) -> None:
-        self._replies: asyncio.Queue[Reply] = asyncio.Queue()
-        self._loads = LoadRunner(environment, self._replies.put_nowait)
+    def __init__(self, environment: LoadEnvironment, host: str = "virtual") -> None:
+        self.host = host
+        self._environment = environment
+        self._begin()
+
+    def _begin(self) -> None:
+        self._is_lost = False
+        self._replies: asyncio.Queue[Reply | None] = asyncio.Queue()
+        self._loads = LoadRunner(self._environment, self._replies.put_nowait)
+
+    async def lose(self) -> None:
+        """End as a worker does whose machine is switched off; what it has recorded so far is kept."""
+        self._is_lost = True
+        await self._loads.stop()
+        self._replies.put_nowait(None)
 
     async def renew(self) -> None:
-        """Do nothing: it does not end."""
+        """Begin anew after :meth:`lose`."""
+        if self._is_lost:
+            self._begin()
 
     async def send(self, order: Order) -> None:
         """Execute an order."""
-        await self._loads.execute(order)
+        if not self._is_lost:
+            await self._loads.execute(order)
 
     async def reply(self) -> Reply:
-        """The next reply."""
-        return await self._replies.get()
+        """The next reply.
+
+        Raises:
+            WorkerLost: it has ended.
+        """
+        reply = None if self._is_lost else await self._replies.get()
+        if reply is None or self._is_lost:
+            raise WorkerLost(f"the client worker on {self.host} is lost")
+        return reply
 
     async def stage(self, path: Path) -> str:
         """The path itself."""

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import msgspec
 import psutil
@@ -44,6 +44,18 @@ MEMORY_BYTES = 1 << 34
 """Free memory of the virtual machine."""
 EXACT = ClientError(requests=1, chunks_per_s=1e9, by_metric={}, send_lag_s=0.0, cpu_s=0.0)
 """Error of a client whose timestamps are exact, as those of the virtual client are."""
+
+
+class WorkerLoss(NamedTuple):
+    """A worker of the client, counted from 1, that is lost so many seconds after the run has begun."""
+
+    worker: int
+    at_s: float
+
+
+async def _lose(host: VirtualWorkerHost, after_s: float) -> None:
+    await asyncio.sleep(after_s)
+    await host.lose()
 
 
 class VirtualControl:
@@ -95,6 +107,7 @@ class VirtualWorld:
         seed: of the engines' random draws; the traffic has the experiment's seed.
         client_error: result of every calibration.
         probes: sampled by telemetry.
+        losses: workers of the client that are lost in a run.
 
     Attributes:
         sites: the engines of the last run by label, with the true timings of the requests they served.
@@ -110,7 +123,9 @@ class VirtualWorld:
         seed: int = 1,
         client_error: ClientError = EXACT,
         probes: Sequence[Probe] = (),
+        losses: Sequence[WorkerLoss] = (),
     ) -> None:
+        self._losses = losses
         self._engines = engines
         self._at = at
         self._seed = seed
@@ -230,12 +245,19 @@ class VirtualWorld:
         return VirtualControl(self._servers[url], self._site(under_test.description.label).engine.start_s)
 
     @contextlib.asynccontextmanager
-    async def _client(self) -> AsyncGenerator[Fleet]:
-        yield Fleet([VirtualWorkerHost(VirtualEnvironment(self._servers))], self.now_ns, self.in_thread)
+    async def _client(self, workers: int) -> AsyncGenerator[Fleet]:
+        environment = VirtualEnvironment(self._servers)
+        hosts = [VirtualWorkerHost(environment, f"virtual-{number}") for number in range(1, workers + 1)]
+        losses = [asyncio.ensure_future(_lose(hosts[loss.worker - 1], loss.at_s)) for loss in self._losses]
+        try:
+            yield Fleet(hosts, self.now_ns, self.in_thread)
+        finally:
+            for loss in losses:
+                loss.cancel()
 
-    def fleet(self, client: ClientConfig) -> AbstractAsyncContextManager[Fleet]:  # noqa: ARG002
-        """A client with one worker in this process."""
-        return self._client()
+    def fleet(self, client: ClientConfig) -> AbstractAsyncContextManager[Fleet]:
+        """A client whose workers are in this process."""
+        return self._client(client.workers)
 
     def sampler(self) -> AbstractAsyncContextManager[Telemetry]:
         """A sampler of the world's probes."""
