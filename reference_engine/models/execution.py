@@ -90,7 +90,11 @@ class SlowedExecutor:
         self._executor = executor
         self._share = share
         self.storage = executor.storage
-        self.max_graph_tokens = executor.max_graph_tokens
+
+    @property
+    def max_graph_tokens(self) -> int | None:
+        """See `Executor.max_graph_tokens`."""
+        return self._executor.max_graph_tokens
 
     def execute(self, batch: Batch, read: ReadSlab | None = None) -> torch.Tensor | None:
         """See `Executor.execute`."""
