@@ -152,6 +152,8 @@ class FindingCode(StrEnum):
     SOME_FOREIGN_LOAD = "some_foreign_load"
     POWER_CAPPED = "power_capped"
     """A GPU was at its power limit: a warning if for most of the window, else a note."""
+    EXPORTER_UNREAD = "exporter_unread"
+    """The page of an exporter could not be read, or not always."""
     ENERGY_SOURCES_DISAGREE = "energy_sources_disagree"
     """NVML and an exporter show another energy of the same GPU."""
     HARDWARE_SLOWDOWN = "hardware_slowdown"
@@ -237,6 +239,7 @@ _CAUSES: dict[FindingCode, Cause] = {
     FindingCode.LENGTH_MIX: Cause.EXPERIMENT,
     FindingCode.SOME_FOREIGN_LOAD: Cause.MACHINE,
     FindingCode.POWER_CAPPED: Cause.MACHINE,
+    FindingCode.EXPORTER_UNREAD: Cause.EXPERIMENT,
     FindingCode.ENERGY_SOURCES_DISAGREE: Cause.MACHINE,
     FindingCode.HARDWARE_SLOWDOWN: Cause.MACHINE,
     FindingCode.IMPORTED: Cause.CLIENT,

@@ -241,6 +241,10 @@ SECOND_SOURCE = "exporter of "
 """Begins the source of samples of a GPU that NVML samples, too; the rest is the source of those."""
 
 
+FAILED_EXPORTER = "exporter at "
+"""Begins the source of failed readings of an exporter's page; the rest is its address."""
+
+
 class TelemetryRecord(msgspec.Struct, frozen=True):
     """One reading of one source.
 
@@ -253,7 +257,7 @@ class TelemetryRecord(msgspec.Struct, frozen=True):
     """``engine``, ``client``, ``host``, ``cpu``, ``gpu0``…, ``memory`` (once) or ``sampler`` (its own missed ticks).
     The engine's metrics page is ``server``; with several addresses, ``server``, ``router``, ``prefill`` or ``decode``,
     and the label of the address behind a space. GPUs that an exporter shows are ``gpu0@host:9400``, or, beside NVML's
-    own samples, ``exporter of gpu0``; ``exporter host:9400`` if its page cannot be read."""
+    own samples, ``exporter of gpu0``; ``exporter at host:9400`` if its page cannot be read."""
     values: dict[str, float | int | str | None]
     reasons: dict[str, str] = {}
 

@@ -1,11 +1,12 @@
 """Findings about the machine: lost samples; foreign CPU load; errors, throttling and power limits of GPUs."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from bakeoff.results.findings import Finding, FindingCode, invalid, note, warning
 from bakeoff.results.metrics.energy import second_sources
 from bakeoff.results.metrics.machine import foreign_cpu_share, gpu_errors, held_back
-from bakeoff.results.records import TelemetryRecord, Window
+from bakeoff.results.records import FAILED_EXPORTER, TelemetryRecord, Window
 
 SOME_FOREIGN_SHARE = 0.05
 """Share of all CPU time above which foreign load is a warning."""
@@ -50,8 +51,8 @@ def machine_findings(
 
     Parameters of the findings: ``foreign_share`` and ``max_foreign_share`` of all CPU time; ``foreign_cores``, the same
     in cores; ``gpu``; ``held_s``, seconds of throttling; ``capped_share`` of the window, and by what ``power_basis`` it
-    is known; ``slowed_share`` of the samples; ``nvml_j`` and ``exporter_j``, joules in the window; ``xid``, the number
-    of an error; ``errors``, a count.
+    is known; ``slowed_share`` of the samples; ``nvml_j`` and ``exporter_j``, joules in the window; ``exporter``,
+    and the first ``reason`` of its ``failures``; ``xid``, the number of an error; ``errors``, a count.
 
     Args:
         telemetry: the trial's samples.
@@ -66,6 +67,7 @@ def machine_findings(
         *_power_capped(telemetry, window),
         *_slowed(telemetry, window),
         *_energy_disagrees(telemetry, window),
+        *_unread_exporters(telemetry),
         *_gpu_notes(telemetry),
     ]
 
@@ -129,6 +131,14 @@ def _power_capped(telemetry: Sequence[TelemetryRecord], window: Window) -> Itera
             yield warning(FindingCode.POWER_CAPPED, gpu=gpu.gpu, capped_share=share, power_basis=basis)
         elif share >= _SOME_LIMITED_SHARE:
             yield note(FindingCode.POWER_CAPPED, gpu=gpu.gpu, capped_share=share, power_basis=basis)
+
+
+def _unread_exporters(telemetry: Sequence[TelemetryRecord]) -> Iterator[Finding]:
+    failed = [record for record in telemetry if record.source.startswith(FAILED_EXPORTER)]
+    for source, failures in Counter(record.source for record in failed).items():
+        reason = next(record.reasons["scrape_s"] for record in failed if record.source == source)
+        exporter = source.removeprefix(FAILED_EXPORTER)
+        yield warning(FindingCode.EXPORTER_UNREAD, exporter=exporter, failures=failures, reason=reason)
 
 
 def _energy_disagrees(telemetry: Sequence[TelemetryRecord], window: Window) -> Iterator[Finding]:

@@ -20,7 +20,7 @@ from bakeoff.engines.secrets import masked
 from bakeoff.harness.telemetry.loop import Ticker
 from bakeoff.harness.telemetry.orders import ExporterPage
 from bakeoff.harness.telemetry.page import Page, Refused
-from bakeoff.results.records import SECOND_SOURCE, TelemetryRecord
+from bakeoff.results.records import FAILED_EXPORTER, SECOND_SOURCE, TelemetryRecord
 
 _MIB = 1024**2
 INTERVAL_NS = 500_000_000
@@ -168,7 +168,7 @@ class ExporterProbe:
 
     def _fail(self, reason: str) -> None:
         record = TelemetryRecord(
-            time.monotonic_ns(), f"exporter {self._place}", {"scrape_s": None}, {"scrape_s": masked(reason)}
+            time.monotonic_ns(), f"{FAILED_EXPORTER}{self._place}", {"scrape_s": None}, {"scrape_s": masked(reason)}
         )
         self._emit(record)
 

@@ -245,6 +245,10 @@ SENTENCES: dict[FindingCode, str] = {
         "{gpu} was at its power limit for {capped_share} of the window ({power_basis}); compare only runs under the "
         "same limit"
     ),
+    FindingCode.EXPORTER_UNREAD: (
+        "the page of {exporter} could not be read {failures} times, so figures of its GPUs are missing ({reason}); "
+        "correct exporters, or start it"
+    ),
     FindingCode.ENERGY_SOURCES_DISAGREE: (
         "{gpu} used {nvml_j} J by NVML and {exporter_j} J by its exporter; trust neither before you know why"
     ),

@@ -158,9 +158,11 @@ def test_a_page_becomes_records_and_one_that_fails_says_why():
         for probe in probes:
             probe.stop()  # which reads each page once more
     place = url.removeprefix("http://")
-    assert {record.source for record in found} == {f"gpu0@{place}", "exporter of gpu3", f"exporter {place}"}
+    assert {record.source for record in found} == {f"gpu0@{place}", "exporter of gpu3", f"exporter at {place}"}
     assert "HTTP 404 Not Found at /other" in {reason for record in found for reason in record.reasons.values()}
     window = Window(0, time.monotonic_ns())
     assert energy([record for record in found if record.reasons], window).total_j.reason == (
-        f"exporter {place}: HTTP 404 Not Found at /other"
+        f"exporter at {place}: HTTP 404 Not Found at /other"
     )
+    (finding,) = [each for each in machine_findings(found, window) if each.code is FindingCode.EXPORTER_UNREAD]
+    assert finding.parameters["reason"] == "HTTP 404 Not Found at /other"
