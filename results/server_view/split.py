@@ -13,6 +13,9 @@ _MIN_REMAINDER = -0.01
 """As a fraction of the client's mean. Below it the engine's mean exceeds the client's, so it counts other requests."""
 
 
+_OF_OTHERS = "the engine's mean is longer than the client's: it counts other requests too"
+
+
 class Part(msgspec.Struct, frozen=True):
     """One component of the split.
 
@@ -47,6 +50,9 @@ def split(means: Mapping[str, Value]) -> dict[str, Value]:
     ttft, e2e, client = means["server_ttft_mean_s"], means["server_e2e_mean_s"], means["client_e2e_mean_s"]
     prefill = _or_difference(prefill, queue, ttft)
     decode = _or_difference(decode, ttft, e2e)
+    longest = max(part.value or 0.0 for part in (queue, prefill, decode))
+    if client.value is not None and longest > client.value * (1 - _MIN_REMAINDER):
+        return dict.fromkeys((part.name for part in PARTS), absent(_OF_OTHERS))  # a part is more than the whole
     phases = sum(part.value or 0.0 for part in (queue, prefill, decode))
     if all(part.value is None for part in (queue, prefill, decode, e2e)):
         nothing = absent(e2e.reason or "")
@@ -72,5 +78,5 @@ def _remainder(client: Value, server_s: float) -> Value:
         return client
     rest_s = client.value - server_s
     if rest_s < _MIN_REMAINDER * client.value:
-        return absent("the engine's mean is longer than the client's: it counts other requests too")
+        return absent(_OF_OTHERS)
     return Value(max(0.0, rest_s))

@@ -199,6 +199,12 @@ def test_an_engine_mean_above_the_clients_includes_other_requests():
     assert view(phases(queue=0.5, e2e=1.005))["split_outside_s"].value == 0.0  # within the two clocks
 
 
+def test_a_part_that_is_longer_than_the_whole_is_of_other_requests():
+    figures = view(phases(queue=1.3, e2e=1.4))
+    reason = "the engine's mean is longer than the client's: it counts other requests too"
+    assert {figures[part.name].reason for part in PARTS} == {reason}
+
+
 def test_an_engine_that_tells_nothing_has_no_split():
     figures = view([])
     assert {figures[part.name].reason for part in PARTS} == {"the engine's metrics were not read"}
