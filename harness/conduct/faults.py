@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 import psutil
 
-from bakeoff.harness.conduct.replica_control import Control, send_signal
+from bakeoff.harness.conduct.replica_control import Control, continued_at_the_end, send_signal
 from bakeoff.harness.errors import FaultFailed
 from bakeoff.harness.experiment.faults import Fault
 from bakeoff.results.records import FaultAction, FaultRecord
@@ -98,25 +98,21 @@ class FaultInjector:
                 await control.run(fault.end)
         else:
             processes = await control.find()
-            try:
+            async with continued_at_the_end(processes):
                 send_signal(processes, signal.SIGSTOP)
                 await self._until(self._end_ns(fault, record))
-            finally:
-                send_signal(processes, signal.SIGCONT)
         return msgspec.structs.replace(record, ended_ns=self._now_ns())
 
     async def _slow(self, fault: Fault, control: Control, record: FaultRecord) -> FaultRecord:
         processes: Sequence[psutil.Process] = await control.find()
         slice_ns, slice_start_ns = round(_SLICE_S * NS_PER_S), self._now_ns()
-        try:
+        async with continued_at_the_end(processes):
             while slice_start_ns < self._end_ns(fault, record):
                 send_signal(processes, signal.SIGSTOP)
                 await self._until(slice_start_ns + round(fault.share * slice_ns))
                 send_signal(processes, signal.SIGCONT)
                 slice_start_ns += slice_ns
                 await self._until(slice_start_ns)
-        finally:
-            send_signal(processes, signal.SIGCONT)
         return msgspec.structs.replace(record, ended_ns=self._now_ns())
 
     def _end_ns(self, fault: Fault, record: FaultRecord) -> int:

@@ -6,9 +6,10 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 import urllib.parse
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -24,6 +25,15 @@ from bakeoff.harness.telemetry.own_processes import FORWARDERS
 _END_S, _POLL_S = 5.0, 0.01
 _COMMAND_S = 30.0
 """Limit of a command that causes or ends a fault, but for one that starts a server."""
+_CONTINUE = """
+import os, signal, sys
+sys.stdin.read()
+for pid in sys.argv[1:]:
+    try:
+        os.kill(int(pid), signal.SIGCONT)
+    except OSError:
+        pass
+"""
 _ANYWHERE = frozenset({"0.0.0.0", "::"})  # noqa: S104  (nothing binds to it)
 
 
@@ -225,6 +235,21 @@ def send_signal(processes: Sequence[psutil.Process], number: signal.Signals) -> 
             continue
         except psutil.Error as error:
             raise FaultFailed(f"process {process.pid} cannot be signalled: {error}") from error
+
+
+@contextlib.asynccontextmanager
+async def continued_at_the_end(processes: Sequence[psutil.Process]) -> AsyncGenerator[None]:
+    """Send SIGCONT at the end of the block, even if this process is killed in it: by a child that waits for the end."""
+    pids = [str(process.pid) for process in processes]
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-I", "-S", "-c", _CONTINUE, *pids, stdin=subprocess.PIPE, start_new_session=True
+    )
+    try:
+        yield
+    finally:
+        send_signal(processes, signal.SIGCONT)
+        assert child.stdin is not None
+        child.stdin.close()
 
 
 def processes_at(url: str) -> list[psutil.Process]:

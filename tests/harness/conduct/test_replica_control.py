@@ -138,6 +138,33 @@ def test_a_server_that_comes_back_by_itself_is_not_started_again(tmp_path: Path)
     asyncio.run(live())
 
 
+def test_a_stopped_server_continues_when_the_harness_is_killed(tmp_path: Path):
+    async def live() -> None:
+        port = pick_port()
+        url = f"http://127.0.0.1:{port}"
+        control = AddressControl(attached(url), tmp_path / "log")
+        await control.start(server(port), 10)
+        (*_, listener) = processes_at(url)
+        harness = await asyncio.create_subprocess_exec(
+            sys.executable, "-c",
+            "import asyncio, signal\n"
+            "from bakeoff.harness.conduct.replica_control import continued_at_the_end, processes_at, send_signal\n"
+            "async def stop():\n"
+            f"    found = processes_at({url!r})\n"
+            "    async with continued_at_the_end(found):\n"
+            "        send_signal(found, signal.SIGSTOP)\n"
+            "        await asyncio.sleep(60)\n"
+            "asyncio.run(stop())",
+        )  # fmt: skip
+        await until(lambda: listener.status() == psutil.STATUS_STOPPED)
+        harness.kill()
+        await harness.wait()
+        await until(lambda: listener.status() != psutil.STATUS_STOPPED)
+        await control.kill((), ())
+
+    asyncio.run(live())
+
+
 def test_a_command_that_fails_says_why(tmp_path: Path):
     control = AddressControl(attached("http://127.0.0.1:9"), tmp_path / "log")
     with pytest.raises(FaultFailed, match=r"sh failed \(.*3.*\): no such pod"):
