@@ -88,11 +88,7 @@ class RayWorker:
             plain = await called(forwarder.describe.remote(), "a Ray node")
         except ClientFailed as error:
             raise ClientFailed(f"{error}; the same bakeoff must be installed on every node") from error
-        if plain["version"] != VERSION:
-            raise ClientFailed(
-                f"bakeoff is {plain['version']} on {plain['machine']['host']} and {VERSION} here; "
-                "install the same version on every node"
-            )
+        _require_version(plain)
         worker = cls(start, forwarder, msgspec.convert(plain, Description), measure_always=measure_always)
         await worker._set_clock()
         return worker
@@ -110,7 +106,11 @@ class RayWorker:
             async with asyncio.timeout(_RENEW_S):
                 plain = await called(forwarder.describe.remote(), "a Ray node")
         except TimeoutError as error:
+            import ray  # noqa: PLC0415  (optional dependency; present if there is a forwarder)
+
+            ray.kill(forwarder)  # else it would take the first CPU that comes free
             raise WorkerLost(f"no node has a CPU for another worker in place of the one on {self.host}") from error
+        _require_version(plain)
         self._enter(forwarder, msgspec.convert(plain, Description))
         await self._set_clock()
 
@@ -217,6 +217,15 @@ async def called(reference: Untyped, host: str) -> Untyped:
         cause: BaseException = getattr(error, "cause", None) or error
         message = next(iter(str(cause).strip().splitlines()), "")
         raise WorkerLost(f"the client worker on {host} is lost: {type(cause).__name__}: {message}") from error
+
+
+def _require_version(plain: Untyped) -> None:
+    """Refuse a node's description by another version of this package."""
+    if plain["version"] != VERSION:
+        raise ClientFailed(
+            f"bakeoff is {plain['version']} on {plain['machine']['host']} and {VERSION} here; "
+            "install the same version on every node"
+        )
 
 
 def copy_shifted(source: Path, target: Path, offset_ns: int) -> None:

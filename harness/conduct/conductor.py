@@ -136,8 +136,8 @@ class Conductor:
             await self._stop()
             self._append(EngineLost(engine=plan.engine, turn=planned.turn, reason=rejection, given_up=True))
             return
-        if _was_killed(record) and under_test.server.died():
-            await self._stop()  # the next trial starts it again
+        if _was_killed(record):
+            await self._stop()  # the next trial starts it, or finds its new processes
             return
         if death := under_test.server.died():
             raise death
@@ -323,8 +323,8 @@ def _rejection(record: TrialRecord) -> str | None:
 
 
 def _was_killed(record: TrialRecord) -> bool:
-    """Whether the harness killed the engine, as the experiment says."""
-    return any(fault.replica is None and fault.action.kills for fault in record.faults)
+    """Whether the harness killed the engine or a replica, as the experiment says."""
+    return any(fault.action.kills and fault.error is None for fault in record.faults)
 
 
 def _is_whole(source: RunFolder, record: TrialRecord) -> bool:

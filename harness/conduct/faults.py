@@ -41,23 +41,22 @@ class FaultInjector:
         self._now_ns = now_ns
         self._ready_s = ready_s
         self._tasks: list[asyncio.Task[FaultRecord]] = []
-
-    @property
-    def kills_engine(self) -> bool:
-        """Whether the engine itself ends, so that its end is no failure of the trial."""
-        return any(fault.action.kills and fault.replica is None for fault in self._faults)
+        self._begun = 0
+        self.has_killed_engine = False
+        """Whether the engine itself was killed, so that its end is no failure of the trial."""
 
     def opened(self, start_ns: int) -> None:
         """Schedule the faults of a window that opens at this instant."""
         self._tasks = [asyncio.ensure_future(self._inject(fault, start_ns)) for fault in self._faults]
 
     async def finish(self) -> list[FaultRecord]:
-        """Wait until every fault has ended and replicas are back; returns the records in order of time.
+        """Wait until every fault that has begun has ended and replicas are back; returns the records in order of time.
 
-        A fault is waited for even if its load has ended early: no trial may leave a server stopped.
+        One that has begun is waited for even if its load has ended: no trial may leave a server stopped.
         """
-        records = await asyncio.gather(*self._tasks)
-        return sorted(records, key=lambda record: record.begun_ns)
+        for task in self._tasks[self._begun :]:
+            task.cancel()
+        return list(await asyncio.gather(*self._tasks[: self._begun]))
 
     async def aclose(self) -> None:
         """End the faults that have not ended, and the engines that were launched again."""
@@ -69,6 +68,7 @@ class FaultInjector:
 
     async def _inject(self, fault: Fault, start_ns: int) -> FaultRecord:
         await self._until(start_ns + round(fault.at_s * NS_PER_S))
+        self._begun += 1
         record = FaultRecord(fault.action, fault.replica, self._now_ns())
         control = self._controls[fault.replica]
         carry_out = self._kill if fault.action.kills else self._slow if fault.action is FaultAction.SLOW else self._stop
@@ -78,6 +78,7 @@ class FaultInjector:
             return msgspec.structs.replace(record, error=str(error))
 
     async def _kill(self, fault: Fault, control: Control, record: FaultRecord) -> FaultRecord:
+        self.has_killed_engine |= fault.replica is None
         await control.kill(fault.begin, fault.end)
         if fault.action is FaultAction.KILL:
             return record

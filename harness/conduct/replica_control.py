@@ -9,19 +9,21 @@ import subprocess
 import sys
 import time
 import urllib.parse
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 import psutil
 
 from bakeoff.engines import EngineError, Launch, Server, launched
+from bakeoff.engines.deployment import is_here
 from bakeoff.engines.errors import NotReady
 from bakeoff.engines.server import require_listener
 from bakeoff.engines.tail import status_text, tail
 from bakeoff.harness.errors import FaultFailed
 from bakeoff.harness.telemetry.own_processes import FORWARDERS
 
+T = TypeVar("T")
 _END_S, _POLL_S = 5.0, 0.01
 _COMMAND_S = 30.0
 """Limit of a command that causes or ends a fault, but for one that starts a server."""
@@ -137,12 +139,15 @@ class AddressControl:
     async def run(self, command: Sequence[str]) -> None:
         """See `Control.run`."""
         process, start = await self._spawn(command)
-        try:
-            status = await asyncio.wait_for(process.wait(), _COMMAND_S)
-        except TimeoutError as error:
-            process.kill()
-            raise FaultFailed(f"{command[0]} did not end within {_COMMAND_S:g} s") from error
-        if status:
+
+        async def ended() -> int:
+            try:
+                return await asyncio.wait_for(process.wait(), _COMMAND_S)
+            except TimeoutError as error:
+                os.killpg(process.pid, signal.SIGKILL)  # it has a session of its own
+                raise FaultFailed(f"{command[0]} did not end within {_COMMAND_S:g} s") from error
+
+        if status := await _to_its_end(ended()):
             raise FaultFailed(self._failure(command, status, start))
 
     async def kill(self, command: Sequence[str], undo: Sequence[str]) -> None:
@@ -153,7 +158,7 @@ class AddressControl:
                 await self.run(command)
                 await self._silence(command)
             else:
-                await asyncio.to_thread(_kill, await self.find())
+                await _to_its_end(asyncio.to_thread(_kill, await self.find()))
         except FaultFailed:
             if await self._listens():
                 self._undo = ()
@@ -180,10 +185,15 @@ class AddressControl:
         """See `Control.close`."""
         if self._undo:
             with contextlib.suppress(FaultFailed):  # an interrupted load must not leave the user's server dead
+                await self._silence(self._undo)
                 await self._spawn(self._undo)
 
     async def _silence(self, command: Sequence[str]) -> None:
-        """Wait until nothing listens."""
+        """Wait until nothing listens.
+
+        Raises:
+            FaultFailed: something does, long after the command.
+        """
         deadline_s = time.monotonic() + _END_S
         while await self._listens():
             if time.monotonic() > deadline_s:
@@ -220,6 +230,16 @@ class AddressControl:
         is_silent = self._log.stat().st_size == start
         last = "it printed nothing" if is_silent else next(iter(tail(self._log, 1)), "").strip()
         return f"{words[0]} failed ({status_text(status)}): {last}"
+
+
+async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
+    """The result of the work, which goes on to its end if this is cancelled: what undoes it must come after it."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
 
 
 def send_signal(processes: Sequence[psutil.Process], number: signal.Signals) -> None:
@@ -261,6 +281,8 @@ def processes_at(url: str) -> list[psutil.Process]:
     Raises:
         FaultFailed: none can be seen, or one that only forwards requests listens there.
     """
+    if not is_here(urllib.parse.urlsplit(url).hostname or ""):
+        raise FaultFailed(f"{url} is on another host; give begin and end")
     listeners = list(_listeners(url))
     if not listeners:
         raise FaultFailed(f"no process of this machine that can be seen listens at {url}; give begin and end")
@@ -271,7 +293,7 @@ def processes_at(url: str) -> list[psutil.Process]:
         ports = _ports()
         own = {port for each in listeners for port in ports.get(each.pid, ())}
         return _tree([_root(each, own, ports).pid for each in listeners])
-    except psutil.Error as error:
+    except (psutil.Error, OSError) as error:
         raise FaultFailed(f"the processes at {url} cannot be seen: {error}") from error
 
 

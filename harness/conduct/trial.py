@@ -170,7 +170,7 @@ class TrialRunner:
         async with contextlib.aclosing(faults), sampled, recorder as log:
             work = self._drive(under_test, plan.load, traffic, folder, log, opened=faults.opened)
             try:
-                result = await (work if faults.kills_engine else self._unless_death(under_test.server, work))
+                result = await self._unless_death(under_test.server, work, faults)
             except WorkerLost as error:  # the next load starts another worker
                 loss = str(error)
             injected = await faults.finish()
@@ -179,7 +179,7 @@ class TrialRunner:
             with Appender(folder.telemetry_log) as telemetry:
                 telemetry.append(result.loop_lag)
         issue = result.issue if result else Issue(started_ns, ended_ns)
-        death = None if faults.kills_engine else under_test.server.died()
+        death = None if faults.has_killed_engine else under_test.server.died()
         record = TrialRecord(
             id=plan.id,
             engine=plan.engine,
@@ -405,11 +405,15 @@ class TrialRunner:
     async def _reset_caches(self, under_test: EngineUnderTest) -> bool:
         return await reset_caches(under_test.engine, under_test.server, under_test.addresses)
 
-    async def _unless_death(self, server: Server, work: Coroutine[Any, Any, LoadResult]) -> LoadResult | None:
-        """The work's result; None, with the work cancelled, if the engine ends first."""
+    async def _unless_death(
+        self, server: Server, work: Coroutine[Any, Any, LoadResult], faults: FaultInjector
+    ) -> LoadResult | None:
+        """The work's result; None, with the work cancelled, if the engine ends first and no fault has killed it."""
         tasks = (asyncio.ensure_future(work), asyncio.ensure_future(server.ended.wait()))
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            if faults.has_killed_engine:
+                await asyncio.wait(tasks[:1])
             return tasks[0].result() if tasks[0].done() else None
         finally:
             for task in tasks:

@@ -80,17 +80,18 @@ class ExporterReader:
         """The values of each GPU by our names; an XID error only where it is new since the last page.
 
         Raises:
-            ValueError: the page shows none of the GPUs.
+            ValueError: the page does not show one of the GPUs, or none at all.
         """
         found: dict[Device, dict[str, float | int | None]] = {}
         for sample in samples(body.decode("utf-8", "replace"), _NAMES):
             device = _device(sample)
             if device is not None and (not self._gpus or self._gpus & {device.number, device.uuid}):
                 self._add(sample, device, found.setdefault(device, {}))
+        shown = {name for device in found for name in (device.number, device.uuid)}
+        if missing := sorted(self._gpus - shown):
+            raise ValueError(f"no sample of a DCGM field of GPU {', '.join(missing)}")
         if not found:
-            raise ValueError(
-                f"no sample of a DCGM field of GPU {', '.join(sorted(self._gpus))}".removesuffix(" of GPU ")
-            )
+            raise ValueError("no sample of a DCGM field")
         slices = Counter(device.number for device in found)
         for device, values in found.items():
             if slices[device.number] > 1:

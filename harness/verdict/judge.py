@@ -78,13 +78,14 @@ _MIN_STOPPED_S = 0.25
 """Shorter stops of the engine's processes are not visible at 10 samples per second."""
 
 _EFFECTS_OF_FAULTS = frozenset({
-    FindingCode.ENGINE_RESTARTED, FindingCode.ENGINE_STOPPED, FindingCode.FAILED_REQUESTS, FindingCode.SATURATED,
-    FindingCode.NOT_STEADY, FindingCode.BACKLOG_GREW, FindingCode.CAPACITY_UNCLEAR, FindingCode.ENGINE_FROZE,
+    FindingCode.ENGINE_RESTARTED, FindingCode.ENGINE_STOPPED, FindingCode.SATURATED, FindingCode.NOT_STEADY,
+    FindingCode.BACKLOG_GREW, FindingCode.CAPACITY_UNCLEAR, FindingCode.ENGINE_FROZE,
     FindingCode.WINDOW_SHORT_FOR_QUEUE, FindingCode.SEVERAL_SERVERS, FindingCode.ADDRESS_SLOW,
     FindingCode.ADDRESS_IMBALANCE, FindingCode.ADDRESS_CACHE, FindingCode.COUNTERS_DISAGREE,
     FindingCode.MEMORY_GROWS, FindingCode.LATENCY_DRIFTS,
 })  # fmt: skip
 """What a trial shows in which the harness kills, stops or slows a replica."""
+_FOREIGN = frozenset({FindingCode.FOREIGN_LOAD, FindingCode.SOME_FOREIGN_LOAD})
 
 
 class Evidence(msgspec.Struct, frozen=True):
@@ -124,9 +125,10 @@ def judge(evidence: Evidence) -> tuple[Verdict, list[Finding]]:
     """The verdict and its findings: invalidating ones first, the most serious on top, then warnings and notes."""
     found = _findings(evidence)
     if evidence.faults:
-        found = itertools.chain(
-            (finding for finding in found if finding.code not in _EFFECTS_OF_FAULTS), _of_faults(evidence)
-        )
+        effects = _EFFECTS_OF_FAULTS
+        if any(fault.ready_ns is not None for fault in evidence.faults):
+            effects |= _FOREIGN  # the processes of a server that was started again are not known to be the engine's
+        found = itertools.chain((each for each in found if each.code not in effects), _of_faults(evidence.faults))
     findings = sorted(found, key=lambda finding: finding.severity is not Severity.INVALID)
     is_invalid = bool(findings) and findings[0].severity is Severity.INVALID
     return (Verdict.INVALID if is_invalid else Verdict.VALID), findings
@@ -180,13 +182,11 @@ def _findings(evidence: Evidence) -> Iterator[Finding]:
     yield from address_findings(inside, evidence.telemetry, evidence.window, evidence.replica_header)
 
 
-def _of_faults(evidence: Evidence) -> Iterator[Finding]:
-    """Faults that were not caused or ended as the experiment says, and failures before the first of them."""
-    for fault in evidence.faults:
+def _of_faults(faults: Sequence[FaultRecord]) -> Iterator[Finding]:
+    """Faults that were not caused or ended as the experiment says."""
+    for fault in faults:
         if fault.error:
             yield invalid(FindingCode.FAULT_FAILED, fault=fault.action.value, error=fault.error)
-    inside = Requests(evidence.requests).under_load.planned_inside(evidence.window)
-    yield from _failed(inside.take(inside.ints("ended_ns") < evidence.faults[0].begun_ns), evidence)
 
 
 def _length(evidence: Evidence) -> Iterator[Finding]:
@@ -249,6 +249,8 @@ def _has_failed_ramp(evidence: Evidence) -> bool:
 
 def _failed(measured: Requests, evidence: Evidence) -> Iterator[Finding]:
     is_ramp = _has_failed_ramp(evidence)
+    if evidence.faults:  # what fails from the first one on may be its effect
+        measured = measured.take(measured.ints("ended_ns") < evidence.faults[0].begun_ns)
     failed = measured.take(measured.has_failed)
     if is_ramp:  # what the client cancelled when it gave up is neither
         measured = measured.take(~measured.is_cancelled)

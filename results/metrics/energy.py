@@ -12,10 +12,10 @@ import numpy as np
 
 from bakeoff.results.metric import Better, Role, Unit
 from bakeoff.results.metrics.declaration import Needs, TrialData, TrialMetric
-from bakeoff.results.metrics.series import moved, series
+from bakeoff.results.metrics.series import moved, series, unread_exporter
 from bakeoff.results.metrics.throughput import output_rate, request_rate
 from bakeoff.results.metrics.values import Value, absent
-from bakeoff.results.records import FAILED_EXPORTER, SECOND_SOURCE, TelemetryRecord, Window
+from bakeoff.results.records import SECOND_SOURCE, TelemetryRecord, Window
 from bakeoff.results.units import NS_PER_S
 
 MIN_WINDOW_S = 15.0
@@ -84,10 +84,10 @@ def per_unit(joules: Value, count: float, unit: str) -> Value:
 
 def _total_j(telemetry: Sequence[TelemetryRecord], window: Window, min_length_s: float) -> Value:
     sources = sorted({record.source for record in telemetry if record.source.startswith("gpu")})
+    if (reason := unread_exporter(telemetry)) is not None:
+        return absent(reason)
     if not sources:
-        failed = (record for record in telemetry if record.source.startswith(FAILED_EXPORTER))
-        reasons = (f"{record.source}: {reason}" for record in failed for reason in record.reasons.values())
-        return absent(next(reasons, "no GPU was sampled"))
+        return absent("no GPU was sampled")
     if window.length_s < min_length_s:
         return absent(f"energy needs a window of {min_length_s:g} s, this one has {window.length_s:.1f} s")
     total = 0.0

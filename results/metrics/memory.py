@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from bakeoff.results.metric import Better, Role, Span, Unit
 from bakeoff.results.metrics.declaration import Needs, TrialData, TrialMetric
+from bakeoff.results.metrics.series import unread_exporter
 from bakeoff.results.metrics.values import Value, absent
 from bakeoff.results.records import TelemetryRecord
 
@@ -33,6 +34,8 @@ def peak_gpu_bytes(telemetry: Sequence[TelemetryRecord]) -> Value:
 
     GPUs of several hosts are not read at one instant; the peaks of the hosts are added.
     """
+    if (unread := unread_exporter(telemetry)) is not None:
+        return absent(unread)
     per_instant: dict[str, dict[int, float]] = {}
     for record in telemetry:
         used = record.values.get("memory_used_bytes")

@@ -126,6 +126,7 @@ def _held_again(well: Flags, share: float) -> int | None:
     if len(well) < SPAN:
         return None
     allowed = SPAN * (1 - share) + _DEVIATIONS * math.sqrt(SPAN * share * (1 - share))
+    allowed = min(allowed, SPAN - 1)  # where few are good in peace, too, a span without a good one does not hold
     bad = np.convolve(~well, np.ones(SPAN, dtype=np.int64), "valid")
     failing = np.flatnonzero(bad > allowed)
     if not len(failing):

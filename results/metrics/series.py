@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bakeoff.results.metrics.values import Value, absent
-from bakeoff.results.records import TelemetryRecord, Window
+from bakeoff.results.records import FAILED_EXPORTER, SECOND_SOURCE, TelemetryRecord, Window
 from bakeoff.results.units import NS_PER_S
 
 Series = tuple[np.ndarray, np.ndarray]
@@ -25,6 +25,20 @@ def series(records: Sequence[TelemetryRecord], name: str) -> Series | None:
     if len(pairs) < 2:
         return None
     return np.array([t for t, _ in pairs], dtype=np.int64), np.array([v for _, v in pairs], dtype=np.float64)
+
+
+def unread_exporter(telemetry: Sequence[TelemetryRecord]) -> str | None:
+    """Why figures of an exporter's GPUs are missing; None if every page was read at least once."""
+    if any(record.source.startswith(SECOND_SOURCE) for record in telemetry):
+        return None  # of GPUs that NVML samples, too
+    read = {record.source.partition("@")[2] for record in telemetry}
+    failed = (record for record in telemetry if record.source.startswith(FAILED_EXPORTER))
+    reasons = (
+        f"{record.source}: {record.reasons['scrape_s']}"
+        for record in failed
+        if record.source.removeprefix(FAILED_EXPORTER) not in read
+    )
+    return next(reasons, None)
 
 
 class Rate(NamedTuple):

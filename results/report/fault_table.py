@@ -8,9 +8,9 @@ from bakeoff.results.text.format import ABSENT, bounds_text, scale_for, short_te
 
 TITLES = ("fault", "down", "start", "SLO held again", "requests", "failed", "late", "lost")
 CAPTION = (
-    f"SLO held again: time from the fault until no {SPAN} requests in a row had more bad ones among them than before; "
-    "requests: those in progress at the fault, and those planned until then; lost: how many more of them would have "
-    "met the SLO in peace"
+    f"SLO held again: time from the fault until no {SPAN} requests in a row had clearly more bad ones among them than "
+    "before; requests: those in progress at the fault, and those planned until then; lost: how many more of them would "
+    "have met the SLO in peace"
 )
 
 

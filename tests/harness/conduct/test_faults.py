@@ -150,6 +150,12 @@ def test_what_a_hanging_server_never_answers_counts_as_failed_and_lost():
     assert found.lost == pytest.approx(99)
 
 
+def test_a_dead_server_is_dead_even_if_few_requests_were_good_in_peace():
+    ends = [k * NS // 10 + NS // 50 if k % 5 == 0 and k < 101 else None for k in range(200)]
+    (found,) = recoveries(answered(ends), [FaultRecord(FaultAction.KILL, None, 10 * NS)], Window(0, 20 * NS), Slo(), {})
+    assert found.recovered_s is None
+
+
 def test_runs_with_other_faults_are_not_compared(tmp_path: Path):
     from bakeoff.results.compare.comparability import difference  # noqa: PLC0415
 

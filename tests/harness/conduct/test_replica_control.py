@@ -127,15 +127,53 @@ def test_a_server_that_comes_back_by_itself_is_not_started_again(tmp_path: Path)
         control = AddressControl(attached(url), tmp_path / "log")
         await control.start(server(port), 10)
         again = " ".join(map(shlex.quote, server(port)))
-        begin = ["sh", "-c", f"kill $1; setsid {again} &", "-", str(processes_at(url)[-1].pid)]
+        (*_, listener) = processes_at(url)
+        begin = ["sh", "-c", f"kill $1; setsid {again} &", "-", str(listener.pid)]
         fault = Fault(FaultAction.RESTART, 0.0, 9.0, begin=begin, end=["false"])
         injector = FaultInjector([fault], {None: control}, time.monotonic_ns, ready_s=10)
         injector.opened(time.monotonic_ns())
+        await until(lambda: not listener.is_running() or listener.status() == psutil.STATUS_ZOMBIE)
         (record,) = await injector.finish()
         assert (record.error, record.ended_ns) == (None, record.begun_ns)
         await control.kill((), ())
 
     asyncio.run(live())
+
+
+def test_an_interruption_waits_for_the_command_that_it_undoes(tmp_path: Path):
+    """Else the end of the fault would come before its beginning, and the server would stay stopped."""
+
+    async def live() -> None:
+        begun, ended = tmp_path / "begun", tmp_path / "ended"
+        fault = Fault(
+            FaultAction.STOP, 0.0, 9.0, begin=["sh", "-c", f"touch {begun}; sleep 0.2; echo begin >> {ended}"],
+            end=["sh", "-c", f"echo end >> {ended}"],
+        )  # fmt: skip
+        control = AddressControl(attached("http://127.0.0.1:9"), tmp_path / "log")
+        injector = FaultInjector([fault], {None: control}, time.monotonic_ns, ready_s=10)
+        injector.opened(time.monotonic_ns())
+        await until(begun.exists)
+        await injector.aclose()
+        assert ended.read_text(encoding="ascii") == "begin\nend\n"
+
+    asyncio.run(live())
+
+
+def test_a_fault_that_has_not_begun_when_its_load_ends_is_not_caused(tmp_path: Path):
+    async def live() -> None:
+        fault = Fault(FaultAction.STOP, 3000.0, 9.0, begin=["false"], end=["false"])
+        control = AddressControl(attached("http://127.0.0.1:9"), tmp_path / "log")
+        injector = FaultInjector([fault], {None: control}, time.monotonic_ns, ready_s=10)
+        injector.opened(time.monotonic_ns())
+        await asyncio.sleep(0)
+        assert await injector.finish() == []
+
+    asyncio.run(live())
+
+
+def test_a_server_of_another_host_is_not_sought_here():
+    with pytest.raises(FaultFailed, match="is on another host; give begin and end"):
+        processes_at("http://192.0.2.1:80")
 
 
 def test_a_stopped_server_continues_when_the_harness_is_killed(tmp_path: Path):

@@ -52,7 +52,7 @@ def test_values_are_ours_and_in_our_units():
 def test_the_gpus_of_the_engine_are_named_by_index_or_uuid():
     assert [device.number for device in ExporterReader(("2", "GPU-0")).read(page(0, 1, 2))] == ["0", "2"]
     with pytest.raises(ValueError, match="no sample of a DCGM field of GPU 7"):
-        ExporterReader(("7",)).read(page(0))
+        ExporterReader(("0", "7")).read(page(0))
     with pytest.raises(ValueError, match=r"no sample of a DCGM field$"):
         ExporterReader().read(b"<html>")
 
@@ -97,6 +97,13 @@ def test_energy_is_known_from_readings_that_are_seconds_apart(interval_s: float,
     found = energy(telemetry, Window(window[0] * NS, window[1] * NS)).total_j
     assert found.value is not None
     assert found.value == pytest.approx(700.0 * (window[1] - window[0]), rel=0.001 if interval_s == 1 else 0.02)
+
+
+def test_figures_of_two_hosts_are_not_those_of_the_one_that_answers():
+    failed = TelemetryRecord(1, "exporter at b:9400", {"scrape_s": None}, {"scrape_s": "refused"})
+    telemetry = [*readings("gpu0@a:9400", 1.0, 400.0), failed]
+    assert energy(telemetry, Window(20 * NS, 50 * NS)).total_j.reason == "exporter at b:9400: refused"
+    assert peak_gpu_bytes([*telemetry, TelemetryRecord(2, "gpu0@a:9400", {"memory_used_bytes": 5})]).value is None
 
 
 def test_a_window_between_two_readings_has_no_energy():
