@@ -124,16 +124,20 @@ def attached(base_url: str, access: Access = Access()) -> Server:  # noqa: B008
     return Server(base_url, access)
 
 
+def host_and_port(url: str) -> tuple[str, int]:
+    """The host of a URL, and its port, by default that of its scheme."""
+    parts = urlsplit(url)
+    return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+
+
 async def require_listener(url: str) -> None:
     """Connect to the address of ``url`` once.
 
     Raises:
         NotReady: nothing listens there.
     """
-    parts = urlsplit(url)
-    address = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
     try:
-        connection = await asyncio.to_thread(socket.create_connection, address, _CONNECT_S)
+        connection = await asyncio.to_thread(socket.create_connection, host_and_port(url), _CONNECT_S)
     except OSError as error:
         reason = error.strerror or str(error)
         raise NotReady(f"{url} cannot be reached: {reason}; start the server or correct the address") from error

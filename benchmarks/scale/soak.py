@@ -14,10 +14,10 @@ import sys
 import tempfile
 import time
 from pathlib import Path
-
-import psutil
+from typing import Any
 
 from bakeoff import results
+from bakeoff.harness.telemetry.host import shared_memory
 from bakeoff.harness.truth import Schedule, truth_process
 from benchmarks.bars import Bars
 
@@ -56,20 +56,9 @@ samples = 0
 """
 
 
-def memory_bytes(root: psutil.Process, left_out: int) -> int:
-    """Proportional set sizes of a process and its descendants, without one of them."""
-    total = 0
-    for process in (root, *root.children(recursive=True)):
-        try:
-            total += 0 if process.pid == left_out else process.memory_full_info().pss
-        except psutil.Error:
-            continue
-    return total
-
-
-async def measure(folder: Path, seconds: float, rate: float) -> list[tuple[int, int]]:
+async def measure(folder: Path, seconds: float, rate: float) -> list[tuple[int, Any]]:
     """Times and sizes during a run."""
-    file, sizes = folder / "soak.toml", list[tuple[int, int]]()
+    file, sizes = folder / "soak.toml", list[tuple[int, Any]]()
     schedule = Schedule(ttft_s=0.05, itl_s=0.02)
     async with truth_process(schedule, keep=False) as truth:
         text = EXPERIMENT.format(url=truth.url, rate=rate, seconds=seconds, chunks=CHUNKS)
@@ -77,11 +66,12 @@ async def measure(folder: Path, seconds: float, rate: float) -> list[tuple[int, 
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "bakeoff", "run", str(file), "--out", str(folder)
         )
-        root, ended = psutil.Process(process.pid), asyncio.create_task(process.wait())
+        ended = asyncio.create_task(process.wait())
         while not ended.done():
             await asyncio.wait([ended], timeout=seconds / READINGS)
             if not ended.done():
-                sizes.append((time.monotonic_ns(), memory_bytes(root, truth.pid)))
+                record = shared_memory(time.monotonic_ns(), process.pid)
+                sizes.append((record.t_ns, record.values["pss_bytes"]))
     return sizes
 
 

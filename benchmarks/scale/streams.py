@@ -18,6 +18,7 @@ import numpy as np
 from bakeoff import run as run_experiment
 from bakeoff.harness.truth import Schedule, truth_process
 from bakeoff.results.metrics.latency import send_lag_s
+from bakeoff.results.metrics.throughput import requests_in_flight
 from benchmarks.bars import Bars
 
 CHUNKS, GAP_S, MAX_LAG_MS = 16, 2.0, 5.0
@@ -49,8 +50,7 @@ def main() -> None:
         (trial,) = run.finished
     window, load = trial.record.window, trial.requests.under_load
     planned = load.planned_inside(window)
-    spans = np.minimum(load.ints("ended_ns"), window.end_ns) - np.maximum(load.ints("sent_ns"), window.start_ns)
-    in_flight = float(np.maximum(0, spans).sum() / (window.end_ns - window.start_ns))
+    in_flight = requests_in_flight(load, window).value or 0.0
     lags_ms = 1e3 * send_lag_s(planned)
     print(f"{trial.record.verdict.value}; {len(planned):,} requests, {int(planned.has_failed.sum()):,} failed")
     print(

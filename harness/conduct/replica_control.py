@@ -8,8 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.parse
-from collections.abc import AsyncGenerator, Coroutine, Iterator, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -18,10 +17,10 @@ import psutil
 from bakeoff.engines import EngineError, Launch, Server, launched
 from bakeoff.engines.deployment import is_here
 from bakeoff.engines.errors import NotReady
-from bakeoff.engines.server import require_listener
+from bakeoff.engines.server import host_and_port, require_listener
 from bakeoff.engines.tail import status_text, tail
 from bakeoff.harness.errors import FaultFailed
-from bakeoff.harness.telemetry.own_processes import FORWARDERS
+from bakeoff.harness.telemetry.own_processes import FORWARDERS, listeners
 
 T = TypeVar("T")
 _END_S, _POLL_S = 5.0, 0.01
@@ -93,8 +92,12 @@ class LaunchedControl:
         return _tree([self._server.pid])
 
     async def run(self, command: Sequence[str]) -> None:
-        """Fail: an engine that is launched has no commands."""
-        raise NotImplementedError(command)
+        """Fail: such an engine is started and ended without commands.
+
+        Raises:
+            FaultFailed: always.
+        """
+        raise FaultFailed(f"Bakeoff has started the engine, which {command[0]} cannot reach; leave out begin and end")
 
     async def kill(self, command: Sequence[str], undo: Sequence[str]) -> None:  # noqa: ARG002  (it has none)
         """See `Control.kill`."""
@@ -281,42 +284,26 @@ def processes_at(url: str) -> list[psutil.Process]:
     Raises:
         FaultFailed: none can be seen, or one that only forwards requests listens there.
     """
-    if not is_here(urllib.parse.urlsplit(url).hostname or ""):
+    host, port = host_and_port(url)
+    if not is_here(host):
         raise FaultFailed(f"{url} is on another host; give begin and end")
-    listeners = list(_listeners(url))
-    if not listeners:
-        raise FaultFailed(f"no process of this machine that can be seen listens at {url}; give begin and end")
-    with contextlib.suppress(psutil.Error):
-        if forwarder := next((each.name() for each in listeners if each.name() in FORWARDERS), None):
-            raise FaultFailed(f"{forwarder} listens at {url} for the server; give begin and end")
     try:
-        ports = _ports()
-        own = {port for each in listeners for port in ports.get(each.pid, ())}
-        return _tree([_root(each, own, ports).pid for each in listeners])
-    except (psutil.Error, OSError) as error:
-        raise FaultFailed(f"the processes at {url} cannot be seen: {error}") from error
-
-
-def _listeners(url: str) -> Iterator[psutil.Process]:
-    parts = urllib.parse.urlsplit(url)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    with contextlib.suppress(psutil.Error, OSError):
-        here = {str(found[4][0]) for found in socket.getaddrinfo(parts.hostname, port, type=socket.SOCK_STREAM)}
-        found = [each for each in psutil.net_connections("tcp") if each.status == psutil.CONN_LISTEN and each.pid]
-        at_port = [(each.laddr.ip, each.pid) for each in found if each.laddr and each.laddr.port == port]
+        ports: dict[int, set[int]] = {}
+        for each in (sockets := listeners()):
+            ports.setdefault(each.pid, set()).add(each.port)
+        here = {str(found[4][0]) for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
+        at_port = [each for each in sockets if each.port == port]
         # A server at this very address comes before one at all addresses.
-        exact = [pid for ip, pid in at_port if ip in here]
-        for pid in exact or [pid for ip, pid in at_port if ip in _ANYWHERE]:
-            yield psutil.Process(pid)
-
-
-def _ports() -> dict[int, set[int]]:
-    """Ports at which each process listens."""
-    ports: dict[int, set[int]] = {}
-    for each in psutil.net_connections("tcp"):
-        if each.status == psutil.CONN_LISTEN and each.pid and each.laddr:
-            ports.setdefault(each.pid, set()).add(each.laddr.port)
-    return ports
+        exact = [each.pid for each in at_port if each.ip in here]
+        found = [psutil.Process(pid) for pid in exact or [each.pid for each in at_port if each.ip in _ANYWHERE]]
+        if not found:
+            raise FaultFailed(f"no process of this machine that can be seen listens at {url}; give begin and end")
+        if forwarder := next((each.name() for each in found if each.name() in FORWARDERS), None):
+            raise FaultFailed(f"{forwarder} listens at {url} for the server; give begin and end")
+        own = {own_port for each in found for own_port in ports[each.pid]}
+        return _tree([_root(each, own, ports).pid for each in found])
+    except (psutil.Error, OSError) as error:
+        raise FaultFailed(f"the processes at {url} cannot be seen: {error}; give begin and end") from error
 
 
 def _root(process: psutil.Process, own: set[int], ports: dict[int, set[int]]) -> psutil.Process:

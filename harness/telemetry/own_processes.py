@@ -9,13 +9,14 @@ import asyncio
 import contextlib
 import os
 import subprocess
-import urllib.parse
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
 from bakeoff.engines.deployment import is_here
 from bakeoff.engines.launcher import Launch
+from bakeoff.engines.server import host_and_port
 from bakeoff.harness.telemetry import OwnProcesses
 
 _ASK_S = 5.0
@@ -66,18 +67,34 @@ def in_container(argv: tuple[str, ...], proc: Path = Path("/proc")) -> OwnProces
     return OwnProcesses(unknown="the engine's processes: those of its container cannot be seen from here")
 
 
+class Listener(NamedTuple):
+    """A TCP socket that listens."""
+
+    ip: str
+    port: int
+    pid: int
+
+
+def listeners() -> list[Listener]:
+    """The listening sockets of the processes of this machine that can be seen.
+
+    Raises:
+        psutil.Error, OSError: none can be.
+    """
+    sockets = (each for each in psutil.net_connections("tcp") if each.status == psutil.CONN_LISTEN)
+    return [Listener(each.laddr.ip, each.laddr.port, each.pid) for each in sockets if each.laddr and each.pid]
+
+
 def at_address(url: str) -> OwnProcesses:
     """The processes that listen at ``url``, and those started together with them."""
-    parts = urllib.parse.urlsplit(url)
-    if not is_here(parts.hostname or ""):
+    host, port = host_and_port(url)
+    if not is_here(host):
         return OwnProcesses()
-    port = parts.port or (443 if parts.scheme == "https" else 80)
     pids, names = set[int](), set[str]()
     with contextlib.suppress(psutil.Error, OSError):
-        listening = [socket for socket in psutil.net_connections("tcp") if socket.status == psutil.CONN_LISTEN]
-        listeners = {socket.pid for socket in listening if socket.laddr and socket.laddr.port == port and socket.pid}
-        names = {psutil.Process(pid).name() for pid in listeners}
-        pids = {_root(pid) for pid in listeners}
+        listening = {each.pid for each in listeners() if each.port == port}
+        names = {psutil.Process(pid).name() for pid in listening}
+        pids = {_root(pid) for pid in listening}
     if not pids:
         return OwnProcesses(unknown=f"the engine's processes: none that can be seen listens on port {port}")
     if forwarders := names & FORWARDERS:

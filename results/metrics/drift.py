@@ -16,6 +16,7 @@ import numpy as np
 
 from bakeoff.results.columns import Ints
 from bakeoff.results.metrics import latency
+from bakeoff.results.metrics.series import series
 from bakeoff.results.records import TelemetryRecord, Window
 from bakeoff.results.requests import Floats, Requests
 from bakeoff.results.units import NS_PER_S
@@ -60,13 +61,10 @@ def memory_growth(telemetry: Sequence[TelemetryRecord], window: Window) -> list[
         return found
     middle_ns = (window.start_ns + window.end_ns) // 2
     for source, name in _memories(telemetry):
-        readings = [
-            (record.t_ns, value)
-            for record in telemetry
-            if record.source == source and isinstance(value := record.values.get(name), int | float)
-        ]
-        times = np.array([t_ns for t_ns, _ in readings], dtype=np.int64)
-        values = np.array([value for _, value in readings], dtype=np.float64)
+        readings = series([record for record in telemetry if record.source == source], name)
+        if readings is None:
+            continue
+        times, values = readings
         whole = _blocks(times, values, window)
         later = _blocks(times, values, Window(middle_ns, window.end_ns))
         if whole is None or later is None or _deviations(later) < _DEVIATIONS:

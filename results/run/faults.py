@@ -1,6 +1,7 @@
 """What the faults of an experiment did: one entry for each engine, load and fault, over its valid trials."""
 
 from collections.abc import Iterator
+from statistics import fmean
 
 import msgspec
 
@@ -75,12 +76,8 @@ def _summary(engine: str, level: str, same: tuple[Recovery, ...]) -> FaultSummar
         start_s=interval_of(Unit.SECONDS, [each.start_s for each in same if each.start_s is not None]),
         recovered_s=interval_of(Unit.SECONDS, times_s),
         watched_s=min(each.watched_s for each in same),
-        requests=_mean([each.requests for each in same]),
-        failed=_mean([each.failed for each in same]),
-        late=_mean([each.late for each in same]),
-        lost=_mean([each.lost for each in same]),
+        requests=fmean([each.requests for each in same]),
+        failed=fmean([each.failed for each in same]),
+        late=fmean([each.late for each in same]),
+        lost=fmean([each.lost for each in same]),
     )
-
-
-def _mean(values: "list[int] | list[float]") -> float:
-    return sum(values) / len(values)

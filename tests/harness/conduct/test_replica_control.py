@@ -35,6 +35,14 @@ async def listens(port: int) -> bool:
     return True
 
 
+async def running(tmp_path: Path) -> tuple[AddressControl, int, str]:
+    """A server, with power over it, its port and its address."""
+    port = pick_port()
+    control = AddressControl(attached(f"http://127.0.0.1:{port}"), tmp_path / "log")
+    await control.start(server(port), 10)
+    return control, port, f"http://127.0.0.1:{port}"
+
+
 async def until(holds: Callable[[], bool]) -> None:
     """Wait until something holds."""
     async with asyncio.timeout(20):
@@ -110,9 +118,7 @@ def test_nothing_is_taken_for_a_server_that_also_started_another_or_this_process
 
 def test_a_server_at_another_address_of_this_machine_is_another_one(tmp_path: Path):
     async def live() -> None:
-        port = pick_port()
-        control = AddressControl(attached(f"http://127.0.0.1:{port}"), tmp_path / "log")
-        await control.start(server(port), 10)
+        control, port, _ = await running(tmp_path)
         with pytest.raises(FaultFailed, match=r"listens at http://127\.0\.0\.2"):
             processes_at(f"http://127.0.0.2:{port}")
         await control.kill((), ())
@@ -122,10 +128,7 @@ def test_a_server_at_another_address_of_this_machine_is_another_one(tmp_path: Pa
 
 def test_a_server_that_comes_back_by_itself_is_not_started_again(tmp_path: Path):
     async def live() -> None:
-        port = pick_port()
-        url = f"http://127.0.0.1:{port}"
-        control = AddressControl(attached(url), tmp_path / "log")
-        await control.start(server(port), 10)
+        control, port, url = await running(tmp_path)
         again = " ".join(map(shlex.quote, server(port)))
         (*_, listener) = processes_at(url)
         begin = ["sh", "-c", f"kill $1; setsid {again} &", "-", str(listener.pid)]
@@ -178,10 +181,7 @@ def test_a_server_of_another_host_is_not_sought_here():
 
 def test_a_stopped_server_continues_when_the_harness_is_killed(tmp_path: Path):
     async def live() -> None:
-        port = pick_port()
-        url = f"http://127.0.0.1:{port}"
-        control = AddressControl(attached(url), tmp_path / "log")
-        await control.start(server(port), 10)
+        control, _, url = await running(tmp_path)
         (*_, listener) = processes_at(url)
         harness = await asyncio.create_subprocess_exec(
             sys.executable, "-c",
