@@ -8,17 +8,19 @@ repeat is compared over the requests that both measured. All values of a compari
   (:mod:`bakeoff.results.metrics.closed_loop`), and energies per token and request follow them;
 - rates of an open loop, which its arrivals set, and the metrics of gaps between tokens and of memory are those of the
   whole window.
+
+The same goes for the requests of one class of the traffic, which have only the metrics of single requests.
 """
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
 from bakeoff.results.columns import UNKNOWN, Ints
 from bakeoff.results.compare.sides import AnyTrial
 from bakeoff.results.export.benchmark_json import StoredTrial
-from bakeoff.results.metrics import Value
+from bakeoff.results.metrics import CATALOGUE, Value, absent
 from bakeoff.results.metrics.closed_loop import closed_loop_rates, cycles_ns
 from bakeoff.results.metrics.sessions import over_requests
 from bakeoff.results.metrics.trial import request_metrics
@@ -39,6 +41,8 @@ _ENERGIES = {
     "energy_per_request_j": "requests_per_s",
 }
 """Metric → the rate by which it divides the power."""
+_OF_THE_WHOLE = dict.fromkeys(CATALOGUE, absent("no request of the class in the window has it"))
+"""The metrics of a class's trial, unless its requests have them."""
 
 
 class CommonTrial(StoredTrial, frozen=True):
@@ -68,18 +72,50 @@ def over_common_part(a: Sessions, b: Sessions, slo: Slo) -> tuple[dict[str, list
     if all(part.is_enough for part in parts):
         by_cycles = all(part.has_cycles for part in parts)
         common = {id(trial): part.over(trial, slo, by_cycles=by_cycles) for part in parts for trial in part.trials}
-    of_a, of_b = (
-        {session: [common.get(id(trial), trial) for trial in trials] for session, trials in side.items()}
-        for side in (a, b)
-    )
+    return _mapped(a, b, lambda trial: common.get(id(trial), trial))
+
+
+def of_class(
+    a: Sessions, b: Sessions, traffic_class: str, slo: Slo
+) -> tuple[dict[str, list[AnyTrial]], dict[str, list[AnyTrial]]]:
+    """Give the trials of both sides the metrics of single requests, over the requests of one class.
+
+    They are those that :func:`over_common_part` would compare; all of the class if too few are common.
+
+    Args:
+        a: valid trials of one side at one load.
+        b: those of the other.
+        traffic_class: name of the class.
+        slo: of the class.
+    """
+    parts = _parts(a, b, traffic_class)
+    if all(part.is_enough for part in parts):
+        served = {id(trial): part.requests_of(trial) for part in parts for trial in part.trials}
+    else:
+        every = (trial for side in (a, b) for trials in side.values() for trial in trials)
+        served = {id(trial): _Served(trial, traffic_class).requests for trial in every}
+    return _mapped(a, b, lambda trial: _with_requests(trial, served[id(trial)], slo))
+
+
+def _mapped(
+    a: Sessions, b: Sessions, new: Callable[[AnyTrial], AnyTrial]
+) -> tuple[dict[str, list[AnyTrial]], dict[str, list[AnyTrial]]]:
+    """Both sides with each trial replaced."""
+    of_a, of_b = ({session: [new(trial) for trial in trials] for session, trials in side.items()} for side in (a, b))
     return of_a, of_b
 
 
-def _parts(a: Sessions, b: Sessions) -> "list[_Part]":
+def _with_requests(trial: AnyTrial, requests: Requests, slo: Slo) -> CommonTrial:
+    """A trial of these requests alone."""
+    metrics = request_metrics(requests, slo) if len(requests) else {}
+    return CommonTrial(trial.record, {**_OF_THE_WHOLE, **metrics}, trial.quality, work_of(requests))
+
+
+def _parts(a: Sessions, b: Sessions, traffic_class: str | None = None) -> "list[_Part]":
     """The common part of each pair, and that of the trials without a partner."""
     if not a or not b:
         return []
-    every = [_Served(trial) for side in (a, b) for trials in side.values() for trial in trials]
+    every = [_Served(trial, traffic_class) for side in (a, b) for trials in side.values() for trial in trials]
     served = {id(one.trial): one for one in every}
     pairs = [
         [served.pop(id(trial)) for trial in {id(of_a): of_a, id(of_b): of_b}.values()]  # once, if they are the same
@@ -104,11 +140,14 @@ class _Served:
         cycles_ns: of each request; `UNKNOWN` where a cycle is unknown, and without a closed loop.
     """
 
-    def __init__(self, trial: AnyTrial) -> None:
+    def __init__(self, trial: AnyTrial, traffic_class: str | None = None) -> None:
         self.trial = trial
         self.load = Requests(trial.requests).under_load
         inside = self.load.planned_inside(trial.record.window)
-        self.requests = inside.take(~inside.is_cancelled)
+        counts = ~inside.is_cancelled
+        if traffic_class is not None:
+            counts &= np.array([name == traffic_class for name in inside.values("traffic_class")], dtype=bool)
+        self.requests = inside.take(counts)
         keys, places, counts = np.unique(_keys(self.requests), return_index=True, return_counts=True)
         self.keys, self.places = keys[counts == 1], places[counts == 1]
         self.cycles_ns = np.full(len(self.requests), UNKNOWN)
@@ -146,10 +185,15 @@ class _Part:
         self.is_enough = len(self._keys) >= max(1.0, _MIN_COMMON * fewest)
         self.has_cycles = len(self._timed) >= _MIN_TIMED * len(self._keys)
 
+    def requests_of(self, trial: AnyTrial) -> Requests:
+        """The common requests, as one of the trials served them."""
+        served = self._members[id(trial)]
+        return served.requests.take(served.places_of(self._keys))
+
     def over(self, trial: AnyTrial, slo: Slo, *, by_cycles: bool) -> CommonTrial:
         """One of the trials over the common part."""
         served, slots = self._members[id(trial)], trial.record.load.concurrency
-        requests = served.requests.take(served.places_of(self._keys))
+        requests = self.requests_of(trial)
         of_sessions = over_requests(trial.record, served.load, requests)
         metrics = trial.metrics | request_metrics(requests, slo) | of_sessions
         if slots and by_cycles:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from bakeoff.results.compare.common_part import CommonTrial, over_common_part
+from bakeoff.results.compare.common_part import CommonTrial, of_class, over_common_part
 from bakeoff.results.compare.comparability import difference, request_difference, series_of
 from bakeoff.results.compare.config import ComparisonConfig
 from bakeoff.results.compare.primary import primary_load, primary_metric
@@ -25,8 +25,9 @@ from bakeoff.results.metric import Metric, Role
 from bakeoff.results.metrics import CATALOGUE
 from bakeoff.results.metrics.catalogue import names_of
 from bakeoff.results.metrics.client_error import largest_error_s
+from bakeoff.results.metrics.declaration import Needs
 from bakeoff.results.metrics.quality import QualitySummary, pooled
-from bakeoff.results.records import Load
+from bakeoff.results.records import Load, Slo
 from bakeoff.results.run.work import WorkComparison, compare_work
 from bakeoff.results.statistics import Comparison, Judgement, compare_runs, compare_sessions, guardrails
 from bakeoff.results.statistics.between_runs import MIN_RUNS, NoiseFloor
@@ -52,6 +53,7 @@ class EngineComparison(msgspec.Struct, frozen=True):
         config: configuration of the comparison.
         work: level → comparison of the work.
         tallies: how often each engine failed trials or starts.
+        class_work: comparisons of the work of each class of the traffic.
     """
 
     a: str
@@ -62,6 +64,13 @@ class EngineComparison(msgspec.Struct, frozen=True):
     config: ComparisonConfig
     work: dict[str, WorkComparison] = {}
     tallies: list[Tally] = []
+    class_work: list[WorkComparison] = []
+
+    def work_at(self, level: str, traffic_class: str | None) -> WorkComparison:
+        """The comparison of the work of a class at a level, or of all requests."""
+        if traffic_class is None:
+            return self.work[level]
+        return next(work for work in self.class_work if (work.level, work.traffic_class) == (level, traffic_class))
 
     @property
     def guardrails(self) -> list[Comparison]:
@@ -90,17 +99,20 @@ def compare_sides(a: Side, b: Side, config: ComparisonConfig | None = None, *, c
     if main is None:
         raise NotComparable("the two sides have no load level in common")
     pairs = {load.label: _pair(a, b, load.label, config, loads=len(shared)) for load in shared}
-    chosen = (main.label, config.primary or primary_metric(main, _known(pairs[main.label])))
-    rest = [
-        (load.label, name)
-        for load in shared
-        for name in config.names_at(load, _known(pairs[load.label]))
-        if (load.label, name) != chosen
-    ]
-    primary = _compared(pairs[main.label], CATALOGUE[chosen[1]], pairs)
+    of_classes = {
+        name: {level: _class_pair(pair, name, slo, loads=len(shared)) for level, pair in pairs.items()}
+        for name, slo in a.run.manifest.classes.items()
+    }
+    chosen = config.primary or primary_metric(main, _known(pairs[main.label]))
+    primary = _compared(pairs[main.label], CATALOGUE[chosen], pairs)
     others = [
-        msgspec.structs.replace(_compared(pairs[level], CATALOGUE[name], pairs), is_guardrail=config.is_guardrail(name))
-        for level, name in rest
+        msgspec.structs.replace(
+            _compared(own[load.label], CATALOGUE[name], own), is_guardrail=config.is_guardrail(name)
+        )
+        for load in shared
+        for own in (pairs, *of_classes.values())
+        for name in _names(own[load.label], load, config)
+        if not (own is pairs and load is main and name == chosen)
     ]
     guarded = guardrails(others, config.alpha)
     return EngineComparison(
@@ -114,6 +126,7 @@ def compare_sides(a: Side, b: Side, config: ComparisonConfig | None = None, *, c
                 *(guardrail for guardrail in guarded if guardrail.level == load.label),
             )
         ],
+        class_work=[pair.work for own in of_classes.values() for pair in own.values()],
         answers={level: (_answers(pair.trials[0]), _answers(pair.trials[1])) for level, pair in pairs.items()},
         config=config,
         work={level: pair.work for level, pair in pairs.items()},
@@ -144,6 +157,10 @@ def _check(a: Side, b: Side, shared: Sequence[Load]) -> None:
             )
 
 
+_Sessions = tuple[dict[str, list[AnyTrial]], dict[str, list[AnyTrial]]]
+"""Session → trials, of A and of B."""
+
+
 class _Pair(msgspec.Struct, frozen=True):
     """Both sides at one load.
 
@@ -154,22 +171,43 @@ class _Pair(msgspec.Struct, frozen=True):
         trials: the same in one list.
         work: comparison of the work.
         config: configuration of the comparison.
+        traffic_class: the class of the traffic whose requests count; None for all.
     """
 
     sides: tuple[Side, Side]
     level: str
-    sessions: tuple[dict[str, list[AnyTrial]], dict[str, list[AnyTrial]]]
+    sessions: _Sessions
     trials: tuple[list[AnyTrial], list[AnyTrial]]
     work: WorkComparison
     config: ComparisonConfig
+    traffic_class: str | None = None
 
 
 def _pair(a: Side, b: Side, level: str, config: ComparisonConfig, *, loads: int) -> _Pair:
-    of_a, of_b = over_common_part(a.valid_sessions(level), b.valid_sessions(level), a.run.manifest.slo)
-    trials_a, trials_b = ([trial for session in side.values() for trial in session] for side in (of_a, of_b))
+    sessions = over_common_part(a.valid_sessions(level), b.valid_sessions(level), a.run.manifest.slo)
+    return _pair_of((a, b), level, sessions, config, alpha=config.alpha / loads)
+
+
+def _class_pair(pair: _Pair, traffic_class: str, slo: Slo, *, loads: int) -> _Pair:
+    of_a, of_b = (side.valid_sessions(pair.level) for side in pair.sides)
+    sessions, alpha = of_class(of_a, of_b, traffic_class, slo), pair.config.alpha / loads
+    return _pair_of(pair.sides, pair.level, sessions, pair.config, alpha=alpha, traffic_class=traffic_class)
+
+
+def _pair_of(
+    sides: tuple[Side, Side],
+    level: str,
+    sessions: _Sessions,
+    config: ComparisonConfig,
+    *,
+    alpha: float,
+    traffic_class: str | None = None,
+) -> _Pair:
+    trials_a, trials_b = ([trial for session in side.values() for trial in session] for side in sessions)
     works_a, works_b = ([trial.work for trial in trials] for trials in (trials_a, trials_b))
-    work = compare_work(level, works_a, works_b, band=config.work_band, alpha=config.alpha / loads)
-    return _Pair((a, b), level, (of_a, of_b), (trials_a, trials_b), work, config)
+    work = compare_work(level, works_a, works_b, band=config.work_band, alpha=alpha)
+    work = msgspec.structs.replace(work, traffic_class=traffic_class)
+    return _Pair(sides, level, sessions, (trials_a, trials_b), work, config, traffic_class)
 
 
 def _known(pair: _Pair) -> set[str]:
@@ -178,12 +216,23 @@ def _known(pair: _Pair) -> set[str]:
     return {name for name in CATALOGUE if any(trial.metrics[name].value is not None for trial in trials)}
 
 
+def _names(pair: _Pair, load: Load, config: ComparisonConfig) -> list[str]:
+    """Metrics to compare; a class has only those of single requests."""
+    names = config.names_at(load, _known(pair))
+    return names if pair.traffic_class is None else [name for name in names if CATALOGUE[name].needs is Needs.PLANNED]
+
+
 def _answers(trials: Sequence[AnyTrial]) -> QualitySummary | None:
     records = [trial.quality for trial in trials]
     return pooled(sample for record in records if record for sample in record.samples)
 
 
 def _compared(pair: _Pair, metric: Metric, pairs: Mapping[str, _Pair]) -> Comparison:
+    """Compare a metric at one load; ``pairs`` has all loads."""
+    return msgspec.structs.replace(_judged(pair, metric, pairs), traffic_class=pair.traffic_class)
+
+
+def _judged(pair: _Pair, metric: Metric, pairs: Mapping[str, _Pair]) -> Comparison:
     for trials, side in zip(pair.trials, "AB", strict=True):
         reasons = [trial.metrics[metric.name].reason for trial in trials if compared_value(trial, metric.name) is None]
         if reasons:
@@ -344,8 +393,8 @@ def _since_last_step(runs: Sequence[Sequence[float]]) -> Sequence[Sequence[float
 
 def _floor(pair: _Pair, name: str) -> NoiseFloor | None:
     candidate = pair.sides[1]
-    if not pair.trials[1]:
-        return None
+    if not pair.trials[1] or pair.traffic_class is not None:
+        return None  # floors are of all requests
     cells = {cell.series: cell for side in pair.sides for cell in side.known_floors()}
     cell = cells.get(series_of(candidate.run.manifest, pair.trials[1][0].record))
     return cell.of(name) if cell else None

@@ -18,14 +18,14 @@ from bakeoff.results.compare.config import ComparisonConfig
 from bakeoff.results.compare.evaluation import compare_evaluations
 from bakeoff.results.compare.reliability import FailureMode
 from bakeoff.results.compare.sides import Side
-from bakeoff.results.compare.text import band_text, why_text
+from bakeoff.results.compare.text import band_text, heading, why_text
 from bakeoff.results.errors import NoEvidence
 from bakeoff.results.metrics import COMPARED
 from bakeoff.results.metrics.quality import QualitySummary
 from bakeoff.results.records import RunStatus, Verdict
 from bakeoff.results.statistics import Comparison, Judgement
 from bakeoff.results.statistics.compare import MIN_TRIALS
-from bakeoff.results.statistics.comparison import scale_of
+from bakeoff.results.statistics.comparison import Reason, scale_of
 from bakeoff.results.text.findings import sentence
 from bakeoff.results.text.format import STATE_TEXTS, effect_text
 
@@ -76,11 +76,13 @@ class Regression(msgspec.Struct, frozen=True):
         kind: what is worse or undecided.
         level: label of the load; None for starts, which belong to no load.
         metric: name in the catalogue; None unless the kind is a metric.
+        traffic_class: the class of the traffic; None for all requests.
     """
 
     kind: RegressionKind
     level: str | None
     metric: str | None = None
+    traffic_class: str | None = None
 
 
 class GateVerdict(msgspec.Struct, frozen=True):
@@ -176,10 +178,10 @@ def effect_clause(compared: EngineComparison, comparison: Comparison) -> str:
     """``TTFT p50 at c=8: branch has 1.20× [1.18, 1.22] that of main (99 % interval)``."""
     metric, level = COMPARED[comparison.metric], f"{100 * (1 - compared.config.alpha):.3g} % interval"
     if not _has_interval(comparison):
-        return f"{metric.title} at {comparison.level}: {why_text(compared, comparison)}"
+        return f"{metric.title} at {heading(comparison)}: {why_text(compared, comparison)}"
     relation = "that of" if comparison.ratio else "relative to"
     effect = f"{effect_text(comparison)} {relation} {compared.a}"
-    return f"{metric.title} at {comparison.level}: {compared.b} has {effect} ({level})"
+    return f"{metric.title} at {heading(comparison)}: {compared.b} has {effect} ({level})"
 
 
 def _has_interval(comparison: Comparison) -> bool:
@@ -188,7 +190,7 @@ def _has_interval(comparison: Comparison) -> bool:
 
 
 def _of_metric(comparison: Comparison) -> Regression:
-    return Regression(RegressionKind.METRIC, comparison.level, comparison.metric)
+    return Regression(RegressionKind.METRIC, comparison.level, comparison.metric, comparison.traffic_class)
 
 
 def _of_trials(compared: EngineComparison, judgement: Judgement) -> list[Regression]:
@@ -200,8 +202,8 @@ def _of_trials(compared: EngineComparison, judgement: Judgement) -> list[Regress
             if tally.judgement is judgement
         ),
         *(
-            Regression(RegressionKind.WORK, work.level)
-            for work in compared.work.values()
+            Regression(RegressionKind.WORK, work.level, traffic_class=work.traffic_class)
+            for work in (*compared.work.values(), *compared.class_work)
             if work.judgement is judgement
         ),
     ]
@@ -212,6 +214,10 @@ def _missing_in_b(a: Side, b: Side, compared: EngineComparison) -> list[Regressi
     doubts: list[Regression] = []
     for guard in compared.guardrails:
         if guard.evidence is not None or guard.judgement is not Judgement.UNCLEAR:
+            continue
+        if guard.traffic_class is not None:
+            if guard.reason is Reason.ABSENT and guard.parameters["side"] == "B" and a.at(guard.level):
+                doubts.append(_of_metric(guard))
             continue
         in_a, in_b = (
             [trial.metrics[guard.metric].value is not None for trial in side.at(guard.level)] for side in (a, b)

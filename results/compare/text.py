@@ -57,7 +57,18 @@ def why_text(compared: EngineComparison, comparison: Comparison) -> str:
     texts = {Reason.UNEQUAL_WORK: work_text, Reason.OTHER_REQUESTS: mix_text}
     if (text := texts.get(comparison.reason)) is None:
         return reason_text(comparison)
-    return f"{reason_text(comparison)}: {text(compared.work[comparison.level])}"
+    work = compared.work_at(comparison.level, comparison.traffic_class)
+    return f"{reason_text(comparison)}: {text(work)}"
+
+
+def heading(at: Comparison | WorkComparison) -> str:
+    """``c=8``, or ``c=8, class chat``."""
+    return at_class(at.level, at.traffic_class)
+
+
+def at_class(level: str, traffic_class: str | None) -> str:
+    """``c=8``, or ``c=8, class chat``."""
+    return level if traffic_class is None else f"{level}, class {traffic_class}"
 
 
 def work_text(work: WorkComparison) -> str:

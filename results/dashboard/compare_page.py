@@ -10,7 +10,7 @@ from bakeoff.results.compare.comparison import EngineComparison, compare_sides
 from bakeoff.results.compare.config import ComparisonConfig
 from bakeoff.results.compare.gate import GateVerdict, Outcome, effect_clause, judge
 from bakeoff.results.compare.sides import Side, side_of
-from bakeoff.results.compare.text import why_text
+from bakeoff.results.compare.text import heading, why_text
 from bakeoff.results.dashboard.pages import served
 from bakeoff.results.errors import NoEvidence, ResultsError
 from bakeoff.results.metrics import CATALOGUE, HEADLINE
@@ -185,8 +185,8 @@ def _headline(verdict: GateVerdict) -> tuple[str, str, str]:
 def _with_rows(page: ComparePage, compared: EngineComparison, notes: list[str]) -> ComparePage:
     axis = ratio_axis((comparison.ratio for comparison in compared.comparisons), compared.config.band)
     levels = [
-        (level, [_row(comparison, compared, axis) for comparison in members])
-        for level, members in groupby(compared.comparisons, key=lambda comparison: comparison.level)
+        (at, [_row(comparison, compared, axis) for comparison in members])
+        for at, members in groupby(compared.comparisons, key=heading)
     ]
     return msgspec.structs.replace(page, notes=notes, levels=levels, tally=tally(compared))
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bakeoff.results.compare.comparison import EngineComparison
-from bakeoff.results.compare.text import change_text, mix_text, why_text, work_text
+from bakeoff.results.compare.text import at_class, change_text, heading, mix_text, why_text, work_text
 from bakeoff.results.metric import Better
 from bakeoff.results.metrics import COMPARED
 from bakeoff.results.metrics.quality import QualitySummary
@@ -83,14 +83,15 @@ def trial_lines(compared: EngineComparison) -> list[str]:
         for failure in compared.tallies
         if failure.judgement is not Judgement.SAME
     ]
+    works = [*compared.work.values(), *compared.class_work]
     unequal = [
-        f"{SIGNS[work.judgement]} work at {work.level}, {b} compared with {a}: {work_text(work)}"
-        for work in compared.work.values()
+        f"{SIGNS[work.judgement]} work at {heading(work)}, {b} compared with {a}: {work_text(work)}"
+        for work in works
         if not work.is_equal
     ]
     other = [
-        f"{SIGNS[Judgement.UNCLEAR]} requests at {work.level}, {b} compared with {a}: {mix_text(work)}"
-        for work in compared.work.values()
+        f"{SIGNS[Judgement.UNCLEAR]} requests at {heading(work)}, {b} compared with {a}: {mix_text(work)}"
+        for work in works
         if work.mix
     ]
     return [*failures, *unequal, *other]
@@ -140,11 +141,11 @@ def _table(compared: EngineComparison, shown: Sequence[Comparison], notes: Footn
     table.add_column("detectable", justify="right", no_wrap=True)
     table.add_column("why", no_wrap=True)
     in_order = [comparison for comparison in compared.comparisons if comparison in shown]
-    for level, members in groupby(in_order, key=lambda comparison: comparison.level):
-        table.add_row(Text(plain(level), "bold"))
+    for (level, traffic_class), members in groupby(in_order, key=lambda one: (one.level, one.traffic_class)):
+        table.add_row(Text(plain(at_class(level, traffic_class)), "bold"))
         for comparison in members:
             table.add_row(*_row(compared, comparison, notes))
-        if any(compared.answers.get(level, ())):
+        if traffic_class is None and any(compared.answers.get(level, ())):
             table.add_row(*_agreement(*compared.answers[level], notes))
         table.add_section()
     return table

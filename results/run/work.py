@@ -121,12 +121,14 @@ class WorkComparison(msgspec.Struct, frozen=True):
         judgement: ``same``; ``worse`` if B's work is outside the band; ``unclear`` if that may be chance.
         differences: aspects outside the band, without quantiles that may differ by chance.
         mix: mean requested output tokens of A's and of B's requests, if these differ by more than the band.
+        traffic_class: the class of the traffic whose work it is; None for all requests.
     """
 
     level: str
     judgement: Judgement
     differences: list[WorkDifference]
     mix: tuple[float, float] | None = None
+    traffic_class: str | None = None
 
     @property
     def is_equal(self) -> bool:

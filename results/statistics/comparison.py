@@ -124,6 +124,7 @@ class Comparison(msgspec.Struct, frozen=True):
         evidence: None if there are too few runs.
         difference: B minus A with its interval, for metrics that are shares of requests.
         is_guardrail: whether it counts in a gate's outcome; tails and memory, which vary most, only if asked for.
+        traffic_class: the class of the traffic whose requests are compared; None for all requests.
     """
 
     metric: str
@@ -135,6 +136,7 @@ class Comparison(msgspec.Struct, frozen=True):
     evidence: Evidence | None = None
     difference: Interval | None = None
     is_guardrail: bool = True
+    traffic_class: str | None = None
 
     def no_worse(self, metric: Metric) -> bool:
         """Whether B is shown to be worse than A by at most what is sought; if that is 0, whether it is not worse."""

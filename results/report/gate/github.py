@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from bakeoff.results.compare.gate import GateVerdict, Outcome
-from bakeoff.results.compare.text import why_text
+from bakeoff.results.compare.text import heading, why_text
 from bakeoff.results.report.compare_table import SIGNS, smallest_text, tally, title
 from bakeoff.results.report.gate.regressions import doubt_texts, regression_texts
 from bakeoff.results.report.markdown import escaped, table
@@ -44,7 +44,7 @@ def _rows(verdict: GateVerdict) -> Iterator[list[str]]:
     for comparison in compared.comparisons:
         primary = "● " if comparison is compared.primary else ""
         yield [
-            escaped(comparison.level),
+            escaped(heading(comparison)),
             primary + title(comparison),
             effect_text(comparison),
             f"{SIGNS[comparison.judgement]} {comparison.judgement.value}",

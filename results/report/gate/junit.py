@@ -3,7 +3,7 @@
 from xml.etree import ElementTree as ET  # written only, nothing is parsed
 
 from bakeoff.results.compare.gate import GateVerdict, Outcome, Regression, RegressionKind
-from bakeoff.results.compare.text import why_text
+from bakeoff.results.compare.text import at_class, heading, why_text
 from bakeoff.results.metrics import COMPARED
 from bakeoff.results.report.compare_table import title
 from bakeoff.results.report.gate.regressions import regression_text
@@ -19,7 +19,7 @@ def junit_xml(verdict: GateVerdict) -> bytes:
     compared = verdict.compared
     suite = ET.Element("testsuite", name="bakeoff gate")
     for comparison in compared.comparisons:
-        case = _case(suite, comparison.level, title(comparison))
+        case = _case(suite, heading(comparison), title(comparison))
         text = f"{effect_text(comparison)} {plain(why_text(compared, comparison))}"
         is_primary = comparison is compared.primary and verdict.outcome is Outcome.CANNOT_TELL
         is_undecided = is_primary and not comparison.no_worse(COMPARED[comparison.metric])
@@ -51,4 +51,5 @@ def _case(suite: ET.Element, level: str, name: str) -> ET.Element:
 
 def _case_of(suite: ET.Element, regression: Regression) -> ET.Element:
     name = f"gate: {regression.metric or regression.kind.value}"
-    return _case(suite, regression.level or "starts", name)
+    at = "starts" if regression.level is None else at_class(regression.level, regression.traffic_class)
+    return _case(suite, at, name)

@@ -2,7 +2,7 @@
 
 from bakeoff.results.compare.gate import GateVerdict, Regression, RegressionKind, effect_clause
 from bakeoff.results.compare.reliability import FailureMode
-from bakeoff.results.compare.text import difference_text, why_text
+from bakeoff.results.compare.text import at_class, difference_text, why_text
 from bakeoff.results.metrics import COMPARED
 from bakeoff.results.report.quality import differing_answers_text
 from bakeoff.results.report.tallies import tally_text
@@ -23,17 +23,22 @@ def regression_text(verdict: GateVerdict, regression: Regression) -> str:
         tally = next(t for t in compared.tallies if (t.failure_mode, t.level) == (_FAILURE_MODES[kind], level))
         return tally_text(tally, compared.a, compared.b)
     assert level is not None, "only starts have no load"
+    at = at_class(level, regression.traffic_class)
     if kind is RegressionKind.WORK:
-        differences = "; ".join(map(difference_text, compared.work[level].differences))
-        return f"work at {level}: {compared.b} did different work than {compared.a}: {differences}"
+        differences = "; ".join(map(difference_text, compared.work_at(level, regression.traffic_class).differences))
+        return f"work at {at}: {compared.b} did different work than {compared.a}: {differences}"
     if kind is RegressionKind.ANSWERS:
         _, answers = compared.answers[level]
         assert answers is not None, "answers that differ were compared"
         return f"answers of {compared.b} at {level} {differing_answers_text(answers)}"
-    comparison = next(c for c in compared.guardrails if (c.level, c.metric) == (level, regression.metric))
+    comparison = next(
+        one
+        for one in compared.guardrails
+        if (one.level, one.metric, one.traffic_class) == (level, regression.metric, regression.traffic_class)
+    )
     metric = COMPARED[comparison.metric]
     if comparison.judgement is not Judgement.WORSE:
-        return f"{metric.title} of {compared.b} at {level}: {why_text(compared, comparison)}"
+        return f"{metric.title} of {compared.b} at {at}: {why_text(compared, comparison)}"
     return f"{effect_clause(compared, comparison)}; {metric.better.value} is better"
 
 

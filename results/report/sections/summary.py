@@ -202,7 +202,9 @@ class _Judgements:
         if pair not in self._compared:
             sides = side_of(self._run, other), side_of(self._run, engine)
             compared = compare_sides(*sides, ComparisonConfig(alpha=COMPARE_ALPHA), check=False)
-            self._compared[pair] = {(one.level, one.metric): one.judgement for one in compared.comparisons}
+            self._compared[pair] = {
+                (one.level, one.metric): one.judgement for one in compared.comparisons if one.traffic_class is None
+            }
         return self._compared[pair]
 
 
