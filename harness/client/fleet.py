@@ -302,9 +302,10 @@ class Fleet:
     async def _staged(self, workers: Sequence["_Worker"], pool: WirePool, name: str) -> list[Pool]:
         """Write the sessions of a part to one file per worker, readable for it."""
         paths = [worker.scratch.with_name(f"{name}-{worker.scratch.name}") for worker in workers]
-        await self._in_thread(write_wire, paths, pool.sessions)
+        cycles = await self._in_thread(write_wire, paths, pool.sessions, pool.stride, pool.period_ns)
+        stride = None if pool.stride is None else cycles * pool.stride
         return [
-            Pool(await worker.host.stage(path), pool.stride, pool.period_ns)
+            Pool(await worker.host.stage(path), stride, cycles, cycles * pool.period_ns)
             for worker, path in zip(workers, paths, strict=True)
         ]
 
@@ -373,13 +374,18 @@ def divided(share: Share, workers: int) -> list[Share]:
             ]
         case Steady(int(concurrency)):
             used = min(workers, concurrency)
-            return [msgspec.structs.replace(share, concurrency=_part(concurrency, used, n)) for n in range(used)]
-        case Open(max_in_flight=cap) | Steady(max_in_flight=cap):
-            used = workers if cap is None else min(workers, cap)
+            of_ramp = -(-share.ramp_requests // used)
             return [
-                msgspec.structs.replace(share, max_in_flight=None if cap is None else _part(cap, used, n))
+                msgspec.structs.replace(share, concurrency=_part(concurrency, used, n), ramp_requests=of_ramp)
                 for n in range(used)
             ]
+        case Open(max_in_flight=cap) | Steady(max_in_flight=cap):
+            used = workers if cap is None else min(workers, cap)
+            caps = [None if cap is None else _part(cap, used, n) for n in range(used)]
+            if isinstance(share, Open):
+                return [msgspec.structs.replace(share, max_in_flight=own) for own in caps]
+            of_ramp = -(-share.ramp_requests // used)
+            return [msgspec.structs.replace(share, max_in_flight=own, ramp_requests=of_ramp) for own in caps]
 
 
 def _part(whole: int, parts: int, number: int) -> int:

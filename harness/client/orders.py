@@ -42,6 +42,8 @@ class Steady(msgspec.Struct, frozen=True, tag="steady"):
     """Open loop: sessions above this number wait inside the client."""
     ramp_s: float = 0.0
     """Shortest ramp."""
+    ramp_requests: int = 20
+    """Requests that must have ended in the ramp; in a closed loop of fewer slots, one per slot."""
 
 
 class Pool(msgspec.Struct, frozen=True):
@@ -50,6 +52,8 @@ class Pool(msgspec.Struct, frozen=True):
     path: str
     stride: int | None = None
     """Added to the index of each request at every repetition; None: the sessions are sent once."""
+    cycles: int = 1
+    """Repetitions of the plan that the file holds."""
     period_ns: int = 0
     """Added to the offset of each session of an open loop at every repetition."""
 

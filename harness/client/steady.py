@@ -25,8 +25,6 @@ RAMP_ANSWERS, RAMP_ANSWERS_QUEUED = 2.0, 10.0
 """The ramp lasts ``ramp_s``, in which the slots of a closed loop start, and at least this many mean answer times. In an
 open loop whose requests queue they are more, since a queue takes longest to reach its long run, and without the waits,
 which grow for ever on an overloaded engine."""
-RAMP_REQUESTS = 20
-"""Requests that must have ended in the ramp; in a closed loop of fewer slots, one per slot."""
 OVERDUE_ANSWERS = 3.0
 """A request is overdue after this many mean answer times of the ramp."""
 _CHECK_GROWTH = 1.25
@@ -258,7 +256,8 @@ class SteadyLoad:
         now_ns = self._clock.now_ns()
         since_ramp_ns = now_ns - self._start_ns - round(self._share.ramp_s * NS_PER_S)
         answer_ns = self._answers.mean_ns(self._runner.in_flight(), now_ns)
-        is_known = self._answers.ended >= min(RAMP_REQUESTS, self._share.concurrency or RAMP_REQUESTS)
+        requests = self._share.ramp_requests
+        is_known = self._answers.ended >= min(requests, self._share.concurrency or requests)
         needed_ns = math.inf if answer_ns is None else RAMP_ANSWERS * answer_ns
         if answer_ns is not None and self._share.concurrency is None and self._answers.are_queued:
             needed_ns = RAMP_ANSWERS_QUEUED * self._answers.service_ns(self._runner.in_flight(), now_ns)

@@ -205,12 +205,38 @@ def wire_sessions(
         index += len(turns)
 
 
-def write_wire(paths: Sequence[Path], sessions: Iterable[WireSession]) -> None:
-    """Distribute sessions over one file per worker, round robin."""
+def write_wire(
+    paths: Sequence[Path], sessions: Iterable[WireSession], stride: int | None = None, period_ns: int = 0
+) -> int:
+    """Distribute sessions over one file per worker, round robin.
+
+    Args:
+        paths: of the files.
+        sessions: in sending order.
+        stride: added to the index of each request when the sessions repeat; None if they are sent once.
+        period_ns: added to their offsets.
+
+    Returns:
+        how often the files hold the sessions: several times if they repeat and are too few for each worker to have one.
+    """
+    few: list[WireSession] = []
+    cycles = 1
+
+    def repeated() -> Iterator[WireSession]:
+        nonlocal cycles
+        for session in sessions:
+            if len(few) < len(paths):
+                few.append(session)
+            yield session
+        if stride is not None and 0 < len(few) < len(paths):
+            cycles = -(-len(paths) // len(few))
+            for cycle in range(1, cycles):
+                yield from (_again(session, cycle, stride, period_ns) for session in few)
+
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context(FrameAppender(path)) for path in paths]
         buffered_bytes = 0
-        for number, session in enumerate(sessions):
+        for number, session in enumerate(repeated()):
             check_cancelled()
             files[number % len(files)].append(session)
             buffered_bytes += sum(turn.body.own_size for turn in session.turns)
@@ -218,6 +244,7 @@ def write_wire(paths: Sequence[Path], sessions: Iterable[WireSession]) -> None:
                 for file in files:
                     file.flush()
                 buffered_bytes = 0
+    return cycles
 
 
 def read_wire(pool: Pool) -> Iterator[WireSession]:
@@ -226,8 +253,13 @@ def read_wire(pool: Pool) -> Iterator[WireSession]:
     yield from sessions
     if pool.stride is None or next(iter(sessions), None) is None:
         return
-    for cycle in itertools.count(1):
+    for repeat in itertools.count(1):
         for session in sessions:
-            offset_ns = None if session.offset_ns is None else session.offset_ns + cycle * pool.period_ns
-            index = session.index + cycle * pool.stride
-            yield msgspec.structs.replace(session, index=index, offset_ns=offset_ns, cycle=cycle)
+            again = _again(session, repeat, pool.stride, pool.period_ns)
+            yield msgspec.structs.replace(again, cycle=session.cycle + repeat * pool.cycles)
+
+
+def _again(session: WireSession, cycle: int, stride: int, period_ns: int) -> WireSession:
+    """A session in a later cycle of its plan."""
+    offset_ns = None if session.offset_ns is None else session.offset_ns + cycle * period_ns
+    return msgspec.structs.replace(session, index=session.index + cycle * stride, offset_ns=offset_ns, cycle=cycle)

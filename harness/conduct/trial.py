@@ -307,6 +307,7 @@ class TrialRunner:
             plan = SteadyTraffic(
                 load, self._experiment.trial, traffic, beginning, may_restart=restart < MAX_RESTARTS, sent=sent,
                 encode=functools.partial(self._encoded, under_test), encode_window=window, opened=opened,
+                workers=self._experiment.client.workers,
             )  # fmt: skip
             result = await self._fleet.steady(order, plan.plan(), folder)
             planned, restart = planned + result.planned, restart + 1
@@ -314,7 +315,9 @@ class TrialRunner:
                 self._learn_pace(label, load, result.ramp.pace)
             if result.window is not None or (result.ramp is not None and result.ramp.has_failed):
                 return msgspec.structs.replace(result, planned=planned, begun=beginning.plan.sessions)
-            sent += beginning.plan.requests + cycle * (1 + result.planned // cycle)
+            # A worker may have repeated its part of the ramp more often than the others.
+            repeated = self._experiment.client.workers * (1 + result.planned // cycle)
+            sent += beginning.plan.requests + cycle * repeated
 
     def learn_pace(self, record: TrialRecord) -> None:
         """Let later trials begin as they would after this one, which another run has measured."""

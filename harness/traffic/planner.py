@@ -215,7 +215,9 @@ class TrafficPlanner:
         window, length_s = self._window(load, seed, endless)
         if not window.sessions:
             raise BadOption("the workload has no session for this load; give it a longer duration_s or more requests")
-        shape_sha256, sha256 = window.shape_sha256, window.sha256  # now: the trial may extend the window's plan
+        shape_sha256, sha256 = window.shape_sha256, window.sha256  # now: what follows extends the window's plan
+        if load.concurrency is not None:
+            window.write(lambda plan: plan.sessions >= min(self.experiment.client.workers, load.concurrency or 1))
         if models := self.experiment.workload.models:
             shape_sha256 = hashlib.sha256(shape_sha256.encode() + msgspec.json.encode(models)).hexdigest()
         if steady and warm:

@@ -1,5 +1,6 @@
 """Ramp, window and tail of a steady load in an engine's dialect, and the length of the window."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 
 from bakeoff.harness.client.fleet import SteadyPlan, WindowPlan, WirePool
@@ -19,6 +20,8 @@ _MAX_PLANNED = 100_000
 """Most requests to which the plan of a closed loop is extended: each takes about a millisecond to write."""
 _SPARE = 2.0
 """A closed loop's plan has this many times the requests that the ramp's pace would send, in case the pace rises."""
+_SIGMAS = 3.0
+"""Sessions of many turns end at random times: a worker has so many standard deviations more than the mean."""
 
 _MIN_LOST, _MIN_OVERDUE = 20, 0.5
 """An open loop is not waited for if at least this many requests are in flight at the end of its window, and more than
@@ -75,6 +78,7 @@ class SteadyTraffic:
         encode: encodes ramp and tail.
         encode_window: encodes the window.
         opened: takes the instant at which the window opens.
+        workers: of the client, which divide every plan by sessions.
     """
 
     def __init__(
@@ -89,6 +93,7 @@ class SteadyTraffic:
         encode: Encode,
         encode_window: Encode,
         opened: Callable[[int], None],
+        workers: int = 1,
     ) -> None:
         self._load = load
         self._limits = limits
@@ -99,6 +104,7 @@ class SteadyTraffic:
         self._encode = encode
         self._encode_window = encode_window
         self._opened = opened
+        self._workers = workers
 
     def plan(self) -> SteadyPlan:
         """The order for the client: the ramp, and the callbacks that plan the window and detect saturation."""
@@ -134,8 +140,17 @@ class SteadyTraffic:
             # vary much, the first ones take several times as long as the window's. Their pace does not depend on it.
             at_pace_s = law.session_s(ramped.pace) / law.turns if law and ramped.pace else record.turnover_s
             needed = min(_MAX_PLANNED, slots * (1 + _SPARE * length_s / min(record.turnover_s, at_pace_s)))
-            plan.write(lambda plan: plan.requests >= needed)
+            sessions = (
+                0 if law is None or ramped.pace is None else self._sessions(length_s / law.session_s(ramped.pace))
+            )
+            plan.write(lambda plan: plan.requests >= needed and plan.sessions >= min(sessions, needed))
         return length_s
+
+    def _sessions(self, turnovers: float) -> int:
+        """Sessions that suffice for every worker of a closed loop, if a slot begins so many in a mean window."""
+        workers = min(self._workers, self._load.concurrency or 1)
+        mean = turnovers * (self._load.concurrency or 1) / workers
+        return workers * math.ceil(1 + mean + _SIGMAS * math.sqrt(mean))
 
     def _is_off(self, pace: Pace | None) -> bool:
         law, is_closed = self._traffic.law, self._load.concurrency is not None

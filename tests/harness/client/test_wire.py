@@ -1,13 +1,16 @@
 """Ids in the headers of requests: one of each conversation and one of each request, new in each plan."""
 
+import itertools
 from pathlib import Path
 
+import pytest
 from msgspec.structs import replace
 
 from bakeoff.engines.dialects import OpenAiDialect
 from bakeoff.engines.request_shape import RequestShape, ShapedDialect
 from bakeoff.harness.client.orders import Pool
 from bakeoff.harness.client.wire import WireSession, read_wire, wire_sessions, write_wire
+from bakeoff.results.units import NS_PER_S
 from bakeoff.workloads import PlannedSession, Session, Turn
 
 TURN = Turn(input_tokens=1, output_tokens=1, prompt="a")
@@ -63,6 +66,29 @@ def test_a_repeated_session_is_another_conversation(tmp_path: Path) -> None:
     pool = read_wire(Pool(str(path), stride=4))
     cycles = [[next(pool), next(pool)] for _ in range(2)]
     assert len({*ids(cycles[0]), *ids(cycles[1])}) == 8
+
+
+@pytest.mark.parametrize(("count", "workers"), [(1, 3), (2, 5), (3, 7), (4, 4), (5, 2)])
+def test_workers_together_send_what_one_worker_would(tmp_path: Path, count: int, workers: int) -> None:
+    """A plan of fewer sessions than workers leaves no worker idle."""
+    turns = (replace(TURN, parents=()),)
+
+    def sent(files: int) -> list[list[tuple[int | None, int, int, str]]]:
+        plan = [PlannedSession(Session(f"s{n}", turns), float(n)) for n in range(count)]
+        paths = [tmp_path / f"{files}-{n}" for n in range(files)]
+        cycles = write_wire(paths, wire_sessions(plan, DIALECT, "m", nonce="n"), count, count * NS_PER_S)
+        pools = [Pool(str(path), cycles * count, cycles, cycles * count * NS_PER_S) for path in paths]
+        return [
+            [(each.offset_ns, each.index, each.cycle, each.id) for each in itertools.islice(read_wire(pool), 20)]
+            for pool in pools
+        ]
+
+    ((*alone,),) = sent(1)
+    parts = sent(workers)
+    assert all(parts)
+    merged = sorted(itertools.chain.from_iterable(parts))
+    assert merged[:20] == alone
+    assert len(set(merged)) == len(merged)
 
 
 def test_a_session_in_progress_keeps_its_ids_from_what_fills_the_cache_to_its_rest() -> None:
