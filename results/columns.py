@@ -39,7 +39,7 @@ class Column(ABC):
 
     def add(self, values: Sequence[Any]) -> None:
         """Append values."""
-        self._parts.append(self._encoded(values))
+        self._parts.append(_narrowed(self._encoded(values)))
 
     def extend(self, other: "Column", rows: Ints) -> None:
         """Append rows of another column of the same field."""
@@ -122,20 +122,16 @@ class ManyColumn(Column):
         return _narrowed(joined)
 
     @cached_property
-    def counts(self) -> Ints:
-        """Items of each request; 0 for None."""
-        return np.maximum(self.array, 0).astype(np.int64)
-
-    @cached_property
-    def starts(self) -> Ints:
-        """The place of each request's first item."""
-        return np.cumsum(self.counts) - self.counts
+    def starts(self) -> np.ndarray:
+        """Integers of any width, the place of each request's first item."""
+        counts = np.maximum(self.array, 0)
+        return _narrowed(np.cumsum(counts, dtype=np.int64) - counts)
 
     def gathered(self, rows: Ints) -> np.ndarray:
         """The items of rows, one row after another."""
         if len(rows) == len(self.array) and (np.diff(rows) == 1).all():
             return self.items
-        starts, counts = self.starts[rows], self.counts[rows]
+        starts, counts = self.starts[rows], np.maximum(self.array[rows], 0).astype(np.int64)
         places = np.repeat(starts - (np.cumsum(counts) - counts), counts) + np.arange(int(counts.sum()))
         return self.items[places]
 
@@ -147,7 +143,7 @@ class ManyColumn(Column):
 
     def _add_items(self, counts: Sequence[int], items: np.ndarray) -> None:
         self._parts.append(np.array(counts, dtype=np.int32))
-        self._items.append(items)
+        self._items.append(_narrowed(items))
 
     def _encoded(self, values: Sequence[Any]) -> np.ndarray:
         return np.zeros(len(values), dtype=np.int32)
@@ -168,7 +164,7 @@ class TextColumn(ManyColumn):
         """See :class:`Column`."""
         data = self.gathered(rows).tobytes()
         counts = self.array[rows]
-        ends = np.cumsum(self.counts[rows]).tolist()
+        ends = np.cumsum(np.maximum(counts, 0), dtype=np.int64).tolist()
         return [
             None if count < 0 else data[end - count : end].decode("utf-8", "surrogatepass")
             for end, count in zip(ends, counts.tolist(), strict=True)
@@ -197,9 +193,12 @@ class ListColumn(ManyColumn):
     def values(self, rows: Ints) -> list[Any]:
         """See :class:`Column`."""
         items, make = self.gathered(rows).tolist(), self._make
-        ends = np.cumsum(self.counts[rows]).tolist()
-        counts = self.array[rows].tolist()
-        return [None if count < 0 else make(items[end - count : end]) for end, count in zip(ends, counts, strict=True)]
+        counts = self.array[rows]
+        ends = np.cumsum(np.maximum(counts, 0), dtype=np.int64).tolist()
+        return [
+            None if count < 0 else make(items[end - count : end])
+            for end, count in zip(ends, counts.tolist(), strict=True)
+        ]
 
 
 def column_for(annotation: Any) -> Column:  # noqa: ANN401  (a type)

@@ -76,6 +76,8 @@ MAX_RESTARTS = 2
 """Times that a steady load may start again because its sessions in progress did not fit the engine's pace."""
 _READY_S = 600.0
 """Limit on the time until a replica that a fault has killed is ready again."""
+_MAX_SHAPED = 20_000
+"""Answers from which the shape of a load is taken, spread over all of it."""
 _SLOTS = 2
 """Sessions at a time while shared prompts are sent to fill a cache."""
 
@@ -88,6 +90,7 @@ def shape_of(load: Load, requests: Sequence[RequestRecord]) -> Shape:
     shape = Shape(concurrency=load.concurrency, rate_per_s=rate)
     if not len(answers):
         return shape
+    answers = answers.take(np.linspace(0, len(answers) - 1, min(len(answers), _MAX_SHAPED), dtype=np.int64))
     (gaps_s, _), ttfts_s = latency.chunk_gaps_s(answers), known(latency.ttft_from_send_s(answers))
     reads, sent_bytes = answers.chunks.reads, answers.ints("sent_bytes")
     return msgspec.structs.replace(

@@ -6,6 +6,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -50,7 +51,7 @@ class Beginning(msgspec.Struct, frozen=True):
 
     Attributes:
         plan: the sessions, cut to what is left of them, by the time of their next request.
-        history: what the engine has seen of them: the last answered prompt of each agent, with an answer of one token.
+        history: prompts that the engine has answered and later calls share, from :func:`cached`.
         slots: requests that may be in flight while the history is sent.
         pace: of the engine, as assumed.
     """
@@ -138,16 +139,16 @@ class Beginnings:
         for at, entry in enumerate(begun):
             places[entry.number].append(at)
         rests: dict[int, PlannedSession] = {}
-        seen: dict[int, list[PlannedSession]] = {}
+        seen: list[Answered] = []
         for number, session in self._sessions(begun, seed, window):  # one at a time: some have a hundred megabytes
             for at in places[number]:
                 play = f"b{restart}.{at}"
                 rests[at] = rest_of(session, begun[at], starts_s[at] if starts_s else 0.0, play)
-                seen[at] = list(last_answered(session, begun[at].ended, play))
+                seen += answered(session, begun[at], play)
         in_order = sorted(sorted(rests), key=lambda at: rests[at].offset_s or 0.0)
         plan = self._file(seed, pace, (rests.pop(at) for at in in_order), endless)
         has_history = window is None and self._experiment.spec.enable_prefix_caching is not False
-        history = tuple(itertools.chain.from_iterable(seen[at] for at in sorted(seen))) if has_history else ()
+        history = cached(seen) if has_history else ()
         reader = prompt_reader(self._tokenizer)
         for shown in history:
             endless.add(reader.ids(shown.session.turns[0]))
@@ -213,8 +214,66 @@ def last_answered(session: Session, ended: Sequence[int], play: str = "") -> Ite
     """
     last = {session.turns[number].agent: session.turns[number] for number in ended}
     for turn in last.values():
-        seen = first_alone(msgspec.structs.replace(turn, output_tokens=1))
-        yield PlannedSession(msgspec.structs.replace(session, turns=(seen,)), None, play=play)
+        yield _seen(session, turn, play)
+
+
+class Answered(NamedTuple):
+    """What an agent of a session in progress has asked so far.
+
+    Attributes:
+        age_s: seconds since its last answer.
+        goes_on: whether it has calls left, which share that prompt.
+        opening: what agents of its kind begin with: instructions and tools.
+        first: its first prompt, with an answer of one token.
+        last: its last answered prompt, likewise.
+    """
+
+    age_s: float
+    goes_on: bool
+    opening: str
+    first: PlannedSession
+    last: PlannedSession
+
+
+def answered(session: Session, begun: Begun, play: str = "") -> list[Answered]:
+    """What each agent of a session in progress has asked; arguments as of :func:`rest_of`."""
+    ended = set(begun.ended)
+    going_on = {turn.agent for number, turn in enumerate(session.turns) if number not in ended}
+    calls: dict[str, list[tuple[Turn, float]]] = defaultdict(list)
+    for number, age_s in zip(begun.ended, begun.ages_s, strict=True):
+        calls[session.turns[number].agent].append((session.turns[number], age_s))
+    return [
+        Answered(
+            of_agent[-1][1],
+            agent in going_on,
+            _opening(of_agent[0][0]),
+            *(_seen(session, turn, play) for turn in (of_agent[0][0], of_agent[-1][0])),
+        )
+        for agent, of_agent in calls.items()
+    ]
+
+
+def cached(seen: Sequence[Answered]) -> tuple[PlannedSession, ...]:
+    """What later calls could find in a prefix cache that keeps the latest prompts, the earliest first.
+
+    These are the last prompts of all agents that go on, and those of others since: where memory is short, they have
+    pushed earlier ones out. Older prompts of agents that have ended would be pushed out before any of these. What they
+    share with an agent that starts later is their beginning, so the first prompt of one agent of each kind comes first.
+    """
+    oldest_s = max((agent.age_s for agent in seen if agent.goes_on), default=-math.inf)
+    kept = sorted((agent for agent in seen if agent.age_s <= oldest_s), key=lambda agent: -agent.age_s)
+    openings = {agent.opening for agent in kept}
+    kinds = {agent.opening: agent.first for agent in seen if agent.opening not in openings}
+    return (*kinds.values(), *(agent.last for agent in kept))
+
+
+def _seen(session: Session, turn: Turn, play: str) -> PlannedSession:
+    alone = first_alone(msgspec.structs.replace(turn, output_tokens=1))
+    return PlannedSession(msgspec.structs.replace(session, turns=(alone,)), None, play=play)
+
+
+def _opening(turn: Turn) -> str:
+    return f"{turn.tools or ''}{turn.messages[0].content if turn.messages else turn.prompt or ''}"
 
 
 def rest_of(session: Session, begun: Begun, start_s: float, play: str = "") -> PlannedSession:

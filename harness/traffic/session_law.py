@@ -45,11 +45,13 @@ class Begun(msgspec.Struct, frozen=True):
         number: of the session in the workload.
         calls: those that wait for no answer, at least one; a conversation has exactly one.
         ended: positions of the calls that have been answered.
+        ages_s: seconds since each of these was answered; empty if that is unknown.
     """
 
     number: int
     calls: tuple[BegunCall, ...]
     ended: tuple[int, ...] = ()
+    ages_s: tuple[float, ...] = ()
 
 
 class SessionLaw:
@@ -192,7 +194,8 @@ class SessionLaw:
             later_s = max(0.0, left_s - pace.ttft_s)  # the rest is requested anew, so it has a first token too
             left = min(tokens[turn], 1 + round(later_s / pace.token_s)) if pace.token_s else tokens[turn]
             calls.append(BegunCall(turn, 0.0, left / tokens[turn]))
-        return Begun(number, tuple(calls), tuple(sorted(ended)))
+        in_order = tuple(sorted(ended))
+        return Begun(number, tuple(calls), in_order, tuple(at_s - ends[turn] for turn in in_order))
 
     def _rows(self, number: int) -> slice:
         """The calls of a session in the arrays of all calls."""

@@ -456,7 +456,7 @@ def _count(path: Path) -> int:
     """Number of records in a file; 1 for files that are one record."""
     if path.suffix == ".frames":
         return count_frames(path)
-    return path.read_bytes().count(b"\n") if path.suffix == ".jsonl" else 1
+    return sum(block.count(b"\n") for block in _blocks(path)) if path.suffix == ".jsonl" else 1
 
 
 def _alive(pid: int, log: Path) -> bool:
