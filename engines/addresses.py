@@ -49,7 +49,7 @@ class Address(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
 
 class GpuExporter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A page of DCGM's exporter."""
+    """A page that shows GPUs: of DCGM's exporter, of AMD's, or by the names of ``docs/experiment.md``."""
 
     url: str
     """Of the page, such as ``http://node:9400/metrics``; ``/metrics`` if it has no path."""

@@ -58,7 +58,7 @@ class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     replica_header: str | None = None
     """Header of a router's answers that names the replica that answered, by its address or a name of its own."""
     exporters: list[GpuExporter] = []
-    """Pages of DCGM's exporter that show its GPUs on other hosts."""
+    """Pages of an exporter that shows its GPUs, such as DCGM's: GPUs on other hosts, or that NVML does not know."""
     port: int | None = None
     """Port on 127.0.0.1 for a launched engine; the default is a free one."""
     served_model_name: str | None = None

@@ -76,6 +76,8 @@ class FindingCode(StrEnum):
     """No request was planned inside the window."""
     CLIENT_LOST = "client_lost"
     """A worker of the client ended or was stopped."""
+    FEWER_WORKERS = "fewer_workers"
+    """Workers that were lost before and not replaced, so the others had their share."""
     CLIENT_LATE = "client_late"
     """Requests were sent after their planned time."""
     CLIENT_OFF_RATE = "client_off_rate"
@@ -194,6 +196,7 @@ _CAUSES: dict[FindingCode, Cause] = {
     FindingCode.WINDOW_TOO_SHORT: Cause.EXPERIMENT,
     FindingCode.WINDOW_EMPTY: Cause.EXPERIMENT,
     FindingCode.CLIENT_LOST: Cause.MACHINE,
+    FindingCode.FEWER_WORKERS: Cause.MACHINE,
     FindingCode.CLIENT_LATE: Cause.CLIENT,
     FindingCode.CLIENT_OFF_RATE: Cause.CLIENT,
     FindingCode.CLIENT_STALLED: Cause.CLIENT,

@@ -156,6 +156,9 @@ class Fleet:
         hosts: the running workers.
         now_ns: this host's monotonic clock.
         in_thread: runs a blocking function off the event loop.
+
+    Attributes:
+        planned_workers: those that it began with.
     """
 
     def __init__(
@@ -165,8 +168,14 @@ class Fleet:
         in_thread: Callable[..., Awaitable[Any]] = in_thread,
     ) -> None:
         self._hosts = hosts
+        self.planned_workers = len(hosts)
         self._now_ns = now_ns
         self._in_thread = in_thread
+
+    @property
+    def lost_workers(self) -> int:
+        """Workers that were lost and could not be replaced."""
+        return self.planned_workers - len(self._hosts)
 
     @property
     def pids(self) -> list[int]:

@@ -457,6 +457,8 @@ class TrialRunner:
             max_failure_share=self._experiment.trial.max_failure_share,
             engine_death=death,
             client_loss=loss,
+            lost_workers=self._fleet.lost_workers,
+            planned_workers=self._fleet.planned_workers,
             planned=record.planned_requests,
             max_error_share=self._experiment.client.max_error_share,
             replica_header=config.replica_header,

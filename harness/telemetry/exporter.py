@@ -1,10 +1,14 @@
-"""GPUs as DCGM's exporter shows them: those of other hosts, or a second source beside NVML.
+"""GPUs as an exporter's page shows them: those of other hosts, of other makers, or a second source beside NVML.
 
-A page has one sample of each field for each GPU, or for each MIG slice, with the same labels; a GPU that several slices
-share shows its power and energy with each of them, so the slices get none. An exporter reads its GPUs at an interval of
-its own, 30 s unless it is told otherwise (``-c``), and shows the last reading meanwhile.
+Three kinds of samples are known, and a page may mix them: those of NVIDIA's DCGM exporter
+(https://docs.nvidia.com/datacenter/dcgm/latest/dcgm-api/dcgm-api-field-ids.html), of AMD's device metrics exporter
+(https://instinct.docs.amd.com/projects/device-metrics-exporter), and ``bakeoff_…``, for whatever else measures power:
+docs/experiment.md, "Other power sources".
 
-Fields: https://docs.nvidia.com/datacenter/dcgm/latest/dcgm-api/dcgm-api-field-ids.html.
+A page has one sample of each field for each GPU, or for each slice of one (MIG, or AMD's partitions), with the same
+labels. DCGM shows the power and energy of a GPU with each of its slices, AMD with the first alone, so slices get none.
+An exporter reads its GPUs at an interval of its own, DCGM's every 30 s unless it is told otherwise (``-c``), and shows
+the last reading meanwhile.
 """
 
 import http.client
@@ -25,7 +29,8 @@ from bakeoff.results.records import FAILED_EXPORTER, SECOND_SOURCE, TelemetryRec
 _MIB = 1024**2
 INTERVAL_NS = 500_000_000
 _STOP_S = 3.0
-_FIELDS: dict[str, tuple[str, float]] = {
+_NO_SAMPLE = "no sample of DCGM's exporter, of AMD's, or by a bakeoff_ name"
+_DCGM: dict[str, tuple[str, float]] = {
     "DCGM_FI_DEV_POWER_USAGE": ("power_w", 1.0),
     "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": ("energy_j", 1e-3),
     "DCGM_FI_DEV_FB_USED": ("memory_used_bytes", _MIB),
@@ -41,19 +46,49 @@ _FIELDS: dict[str, tuple[str, float]] = {
     "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE": ("gpm_tensor_share", 1.0),
     "DCGM_FI_PROF_DRAM_ACTIVE": ("gpm_dram_share", 1.0),
 }
-"""Our name and the factor to our unit, by field. Shares of the profiling module are fractions, others percent."""
+_AMD: dict[str, tuple[str, float]] = {
+    "gpu_power_usage": ("power_w", 1.0),
+    "gpu_average_package_power": ("power_w", 1.0),
+    "gpu_package_power": ("power_w", 1.0),
+    "gpu_energy_consumed": ("energy_j", 1e-6),
+    "gpu_used_vram": ("memory_used_bytes", _MIB),
+    "gpu_gfx_activity": ("utilization_gpu_share", 0.01),
+    "gpu_umc_activity": ("utilization_memory_share", 0.01),
+    "gpu_edge_temperature": ("temperature_c", 1.0),
+    "gpu_junction_temperature": ("temperature_c", 1.0),
+    "gpu_ecc_correct_total": ("ecc_corrected_errors", 1.0),
+    "gpu_ecc_uncorrect_total": ("ecc_uncorrected_errors", 1.0),
+}
+_OTHER: dict[str, tuple[str, float]] = {
+    "bakeoff_power_watts": ("power_w", 1.0),
+    "bakeoff_energy_joules": ("energy_j", 1.0),
+    "bakeoff_memory_used_bytes": ("memory_used_bytes", 1.0),
+    "bakeoff_utilization_ratio": ("utilization_gpu_share", 1.0),
+    "bakeoff_temperature_celsius": ("temperature_c", 1.0),
+}
+_FIELDS = {**_DCGM, **_AMD, **{f"amd_{name}": field for name, field in _AMD.items()}, **_OTHER}
+"""Our name and the factor to our unit, by field; of several with one name, the last of these that a page shows counts.
+
+Shares of DCGM's profiling module are fractions, its others and AMD's percent. AMD's exporter may put ``amd_`` before
+its names.
+"""
+_RANKS = {name: rank for rank, name in enumerate(_FIELDS)}
+_CLOCKS = {"GPU_CLOCK_TYPE_SYSTEM": "clock_sm_mhz", "GPU_CLOCK_TYPE_MEMORY": "clock_memory_mhz"}
+_CLOCK = ("gpu_clock", "amd_gpu_clock")
+"""AMD's field of all clocks, in MHz, which their labels tell apart; one that a chip has several times counts once."""
 _THROTTLED = ("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", "DCGM_FI_DEV_CLOCKS_EVENT_REASONS")
 """NVML's bit mask of reasons for reduced clocks, by its old and its new name."""
 _XID = "DCGM_FI_DEV_XID_ERRORS"
 _OF_CHIP = ("power_w", "energy_j")
 _NAMES = frozenset(
-    {name for field in (*_FIELDS, *_THROTTLED, _XID) for name in (field, f"{field}_total")}  # of OpenMetrics' counters
+    {name for field in (*_FIELDS, *_CLOCK, *_THROTTLED, _XID) for name in (field, f"{field}_total")}
+    # OpenMetrics' counters have the suffix
 )
-_SHARED = "the exporter shows it for the whole GPU, and other MIG slices share the GPU"
+_SHARED = "the exporter shows it for the whole GPU, and other slices share the GPU"
 
 
 class Device(NamedTuple):
-    """A GPU, or a MIG slice of one, as the labels name it."""
+    """A GPU, or a slice of one, as the labels name it."""
 
     number: str
     instance: str
@@ -61,8 +96,9 @@ class Device(NamedTuple):
 
     @property
     def label(self) -> str:
-        """As NVML's sources are named: ``gpu0``, ``gpu0.3``."""
-        return f"gpu{self.number}.{self.instance}" if self.instance else f"gpu{self.number}"
+        """As NVML's sources are named: ``gpu0``, ``gpu0.3``; ``gpu psu-1`` for a name."""
+        name = self.number if self.number.isdigit() else f" {self.number}"
+        return f"gpu{name}.{self.instance}" if self.instance else f"gpu{name}"
 
 
 class ExporterReader:
@@ -74,6 +110,7 @@ class ExporterReader:
 
     def __init__(self, gpus: tuple[str, ...] = ()) -> None:
         self._gpus = frozenset(gpus)
+        self._ranks: dict[tuple[Device, str], int] = {}
         self._xids: dict[Device, float] = {}
 
     def read(self, body: bytes) -> dict[Device, dict[str, float | int | None]]:
@@ -83,15 +120,16 @@ class ExporterReader:
             ValueError: the page does not show one of the GPUs, or none at all.
         """
         found: dict[Device, dict[str, float | int | None]] = {}
+        self._ranks.clear()
         for sample in samples(body.decode("utf-8", "replace"), _NAMES):
             device = _device(sample)
             if device is not None and (not self._gpus or self._gpus & {device.number, device.uuid}):
                 self._add(sample, device, found.setdefault(device, {}))
         shown = {name for device in found for name in (device.number, device.uuid)}
         if missing := sorted(self._gpus - shown):
-            raise ValueError(f"no sample of a DCGM field of GPU {', '.join(missing)}")
+            raise ValueError(f"{_NO_SAMPLE} of GPU {', '.join(missing)}")
         if not found:
-            raise ValueError("no sample of a DCGM field")
+            raise ValueError(_NO_SAMPLE)
         slices = Counter(device.number for device in found)
         for device, values in found.items():
             if slices[device.number] > 1:
@@ -102,7 +140,12 @@ class ExporterReader:
         field = sample.name.removesuffix("_total") if sample.name.removesuffix("_total") in _FIELDS else sample.name
         if field in _FIELDS:
             name, factor = _FIELDS[field]
-            values[name] = sample.value * factor
+            if _RANKS[field] >= self._ranks.get((device, name), -1):
+                self._ranks[device, name] = _RANKS[field]
+                values[name] = sample.value * factor
+        elif field in _CLOCK:
+            if name := _CLOCKS.get(sample.labels.get("clock_type", "")):
+                values.setdefault(name, sample.value)
         elif field in _THROTTLED:
             values["throttle_reasons"] = int(sample.value)
         elif sample.value != self._xids.setdefault(device, sample.value):  # it shows the last error for ever
@@ -176,4 +219,10 @@ class ExporterProbe:
 
 def _device(sample: Sample) -> Device | None:
     labels = sample.labels
-    return Device(labels["gpu"], labels.get("GPU_I_ID", ""), labels.get("UUID", "")) if "gpu" in labels else None
+    if "gpu" in labels:
+        return Device(labels["gpu"], labels.get("GPU_I_ID", ""), labels.get("UUID", ""))
+    if "gpu_id" in labels:
+        partition = labels.get("partition_id", "")
+        uuid = labels.get("gpu_uuid") or labels.get("serial_number", "")
+        return Device(labels["gpu_id"], "" if partition == "0" else partition, uuid)
+    return None

@@ -99,6 +99,10 @@ class Evidence(msgspec.Struct, frozen=True):
     engine_death: str | None = None
     client_loss: str | None = None
     """Why a worker of the client was lost."""
+    lost_workers: int = 0
+    """Workers that earlier trials lost for good."""
+    planned_workers: int = 0
+    """Workers that the run began with."""
     planned: int | None = None
     """Requests under load that the client planned; all of them must be in the log."""
     client_error: ClientError | None = None
@@ -142,6 +146,7 @@ def _findings(evidence: Evidence) -> Iterator[Finding]:
     if evidence.client_loss:
         yield invalid(FindingCode.CLIENT_LOST, detail=evidence.client_loss)
         return
+    yield from _fewer_workers(evidence)
     yield from _restarted(evidence.telemetry)
     stops = list(_stopped(evidence.telemetry, load))
     yield from stops
@@ -180,6 +185,12 @@ def _findings(evidence: Evidence) -> Iterator[Finding]:
     yield from _uncalibrated(evidence, load)
     yield from _of_counters(evidence, load)
     yield from address_findings(inside, evidence.telemetry, evidence.window, evidence.replica_header)
+
+
+def _fewer_workers(evidence: Evidence) -> Iterator[Finding]:
+    lost, planned = evidence.lost_workers, evidence.planned_workers
+    if lost:
+        yield warning(FindingCode.FEWER_WORKERS, lost_workers=lost, planned_workers=planned)
 
 
 def _of_faults(faults: Sequence[FaultRecord]) -> Iterator[Finding]:

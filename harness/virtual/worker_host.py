@@ -95,6 +95,7 @@ class VirtualWorkerHost:
     def __init__(self, environment: LoadEnvironment, host: str = "virtual") -> None:
         self.host = host
         self._environment = environment
+        self._is_gone = False
         self._begin()
 
     def _begin(self) -> None:
@@ -102,14 +103,24 @@ class VirtualWorkerHost:
         self._replies: asyncio.Queue[Reply | None] = asyncio.Queue()
         self._loads = LoadRunner(self._environment, self._replies.put_nowait)
 
-    async def lose(self) -> None:
-        """End as a worker does whose machine is switched off; what it has recorded so far is kept."""
-        self._is_lost = True
+    async def lose(self, *, for_good: bool = False) -> None:
+        """End as a worker does whose machine is switched off; what it has recorded so far is kept.
+
+        Args:
+            for_good: whether nothing can replace it.
+        """
+        self._is_lost, self._is_gone = True, for_good
         await self._loads.stop()
         self._replies.put_nowait(None)
 
     async def renew(self) -> None:
-        """Begin anew after :meth:`lose`."""
+        """Begin anew after :meth:`lose`.
+
+        Raises:
+            WorkerLost: it is lost for good.
+        """
+        if self._is_gone:
+            raise WorkerLost(f"no machine is left for the client worker on {self.host}")
         if self._is_lost:
             self._begin()
 

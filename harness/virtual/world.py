@@ -51,11 +51,13 @@ class WorkerLoss(NamedTuple):
 
     worker: int
     at_s: float
+    for_good: bool = False
+    """Whether nothing replaces it."""
 
 
-async def _lose(host: VirtualWorkerHost, after_s: float) -> None:
-    await asyncio.sleep(after_s)
-    await host.lose()
+async def _lose(host: VirtualWorkerHost, loss: WorkerLoss) -> None:
+    await asyncio.sleep(loss.at_s)
+    await host.lose(for_good=loss.for_good)
 
 
 class VirtualControl:
@@ -248,7 +250,7 @@ class VirtualWorld:
     async def _client(self, workers: int) -> AsyncGenerator[Fleet]:
         environment = VirtualEnvironment(self._servers)
         hosts = [VirtualWorkerHost(environment, f"virtual-{number}") for number in range(1, workers + 1)]
-        losses = [asyncio.ensure_future(_lose(hosts[loss.worker - 1], loss.at_s)) for loss in self._losses]
+        losses = [asyncio.ensure_future(_lose(hosts[loss.worker - 1], loss)) for loss in self._losses]
         try:
             yield Fleet(hosts, self.now_ns, self.in_thread)
         finally:

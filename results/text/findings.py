@@ -73,6 +73,10 @@ SENTENCES: dict[FindingCode, str] = {
     FindingCode.CLIENT_LOST: (
         "{detail}; find out what killed or stopped it (the machine may be out of memory), and repeat"
     ),
+    FindingCode.FEWER_WORKERS: (
+        "{lost_workers} of {planned_workers} workers of the client were lost in an earlier trial, and the others sent "
+        "their share; repeat with all machines if trials of this run are compared"
+    ),
     FindingCode.CLIENT_LATE: (
         "the client sent {late_share} of the requests more than {send_lag_s} late; add {workers}"
     ),

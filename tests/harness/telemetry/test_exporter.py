@@ -51,10 +51,59 @@ def test_values_are_ours_and_in_our_units():
 
 def test_the_gpus_of_the_engine_are_named_by_index_or_uuid():
     assert [device.number for device in ExporterReader(("2", "GPU-0")).read(page(0, 1, 2))] == ["0", "2"]
-    with pytest.raises(ValueError, match="no sample of a DCGM field of GPU 7"):
+    with pytest.raises(ValueError, match="by a bakeoff_ name of GPU 7"):
         ExporterReader(("0", "7")).read(page(0))
-    with pytest.raises(ValueError, match=r"no sample of a DCGM field$"):
+    with pytest.raises(ValueError, match=r"by a bakeoff_ name$"):
         ExporterReader().read(b"<html>")
+
+
+AMD_LABELS = 'gpu_id="{}",partition_id="{}",card_model="AMD Instinct MI300X",serial_number="SN{}",hostname="node-a"'
+
+
+def amd_page(*partitions: tuple[int, int], prefix: str = "") -> bytes:
+    """As AMD's device metrics exporter writes it: everything is a gauge, and a partition but the first has no power."""
+    lines: list[str] = []
+    for gpu, partition in partitions:
+        own, is_first = AMD_LABELS.format(gpu, partition, gpu), partition == 0
+        lines += [
+            f"{prefix}gpu_package_power{{{own}}} {748 if is_first else 0}",
+            f"{prefix}gpu_power_usage{{{own}}} {700 if is_first else 0}",
+            f"{prefix}gpu_energy_consumed{{{own}}} 1.5e+12",
+            f"{prefix}gpu_used_vram{{{own}}} 183265",
+            f"{prefix}gpu_gfx_activity{{{own}}} 97",
+            f"{prefix}gpu_junction_temperature{{{own}}} 76",
+            f'{prefix}gpu_clock{{clock_index="0",clock_type="GPU_CLOCK_TYPE_SYSTEM",{own}}} 1533',
+            f'{prefix}gpu_clock{{clock_index="1",clock_type="GPU_CLOCK_TYPE_SYSTEM",{own}}} 132',
+            f'{prefix}gpu_clock{{clock_index="8",clock_type="GPU_CLOCK_TYPE_MEMORY",{own}}} 1292',
+            f'{prefix}gpu_clock{{clock_index="2",clock_type="GPU_CLOCK_TYPE_VIDEO",{own}}} 900',
+            f"{prefix}gpu_ecc_uncorrect_total{{{own}}} 0",
+        ]
+    return "\n".join([*lines, ""]).encode()
+
+
+@pytest.mark.parametrize("prefix", ["", "amd_"])
+def test_amds_values_are_ours_and_in_our_units(prefix: str):
+    values = ExporterReader(("SN1",)).read(amd_page((0, 0), (1, 0), prefix=prefix))
+    assert values == {
+        Device("1", "", "SN1"): {
+            "power_w": 748, "energy_j": pytest.approx(1.5e6), "memory_used_bytes": 183265 * 1024**2,
+            "utilization_gpu_share": pytest.approx(0.97), "temperature_c": 76, "clock_sm_mhz": 1533,
+            "clock_memory_mhz": 1292, "ecc_uncorrected_errors": 0,
+        }
+    }  # fmt: skip
+
+
+def test_amds_partitions_share_the_power_of_their_gpu():
+    values = ExporterReader().read(amd_page((0, 0), (0, 1)))
+    assert [(device.label, each["power_w"], each["energy_j"]) for device, each in values.items()] == [
+        ("gpu0", None, None), ("gpu0.1", None, None),
+    ]  # fmt: skip
+
+
+def test_other_power_sources_have_names_of_our_own():
+    body = b'bakeoff_power_watts{gpu="psu-1"} 612.5\nbakeoff_energy_joules_total{gpu="psu-1"} 18250311\n'
+    ((device, values),) = ExporterReader(("psu-1",)).read(body).items()
+    assert (device.label, values) == ("gpu psu-1", {"power_w": 612.5, "energy_j": 18250311})
 
 
 def test_openmetrics_names_counters_with_a_suffix():
