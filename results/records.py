@@ -277,10 +277,16 @@ class Load(msgspec.Struct, frozen=True, omit_defaults=True):
     """With ``arrival = "workload"``: how many times faster than recorded, think times included."""
     max_in_flight: int | None = None
     """Open loop: requests above this number wait inside the client; their latency still counts from the plan."""
+    only: str | None = None
+    """Class of the traffic that is sent alone. Default: all classes."""
 
     @property
     def label(self) -> str:
-        """Short text for tables: ``c=8``, ``poisson 0.8/s``, ``poisson 50/s ≤16``."""
+        """Short text for tables: ``c=8``, ``poisson 0.8/s``, ``poisson 50/s ≤16``, ``poisson 5/s, chat alone``."""
+        return self._pace if self.only is None else f"{self._pace}, {self.only} alone"
+
+    @property
+    def _pace(self) -> str:
         if self.concurrency is not None:
             return f"c={self.concurrency}"
         parts = [self.arrival or "poisson"]

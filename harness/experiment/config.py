@@ -186,7 +186,7 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     """Name of its runs; letters, digits, ``.``, ``-`` and ``_``."""
     engines: list[EngineConfig]
     loads: list[Load]
-    """Load levels: ``concurrency = N``, or ``rate_per_s = R`` with ``arrival``."""
+    """Load levels: ``concurrency = N``, or ``rate_per_s = R`` with ``arrival``; of one class alone with ``only``."""
     workload: WorkloadConfig
     classes: list[TrafficClass] = []
     """Classes that share the load, each with sessions, requests and an SLO of its own; in place of ``workload``."""
@@ -231,7 +231,7 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
                 for level, load in levels[::step]:
                     if not engine.loads or load.label in engine.loads:
                         trial_id = f"r{repeat}-{engine.name}-{level}"
-                        plan = TrialPlan(trial_id, engine.name, self.workload.name, load, repeat)
+                        plan = TrialPlan(trial_id, engine.name, load.only or self.workload.name, load, repeat)
                         trials.append(plan)
                         if self.profile and repeat == 1 and records_requests(engine.adapter):
                             trials.append(msgspec.structs.replace(plan, id=f"{trial_id}-profiled", profiled=True))
@@ -259,16 +259,20 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
         shape = self.request_of(engine)
         return [shape.under(each.request) for each in self.classes] or [shape]
 
-    def source(self) -> Workload:
+    def source(self, only: str | None = None) -> Workload:
         """The sessions that every engine gets.
+
+        Args:
+            only: name of a class; None for all.
 
         Raises:
             WorkloadError: a workload or one of its options is unknown.
         """
         if not self.classes:
             return workload(self.workload.name, self.workload.options)
+        chosen = (each for each in self.classes if only in {None, each.name})
         return Mix(
-            [Part(each.name, each.weight, workload(each.workload.name, each.workload.options)) for each in self.classes]
+            [Part(each.name, each.weight, workload(each.workload.name, each.workload.options)) for each in chosen]
         )
 
     def slo_of_class(self, name: str) -> Slo:
@@ -465,6 +469,17 @@ def _problem(experiment: Experiment) -> str | None:
         (
             all(_is_name(each.name) for each in experiment.classes),
             "the name of a class may only have letters, digits, '.', '-' and '_', and not begin with '.'",
+        ),
+        (
+            not (
+                strange := {load.only for load in experiment.loads}
+                - {None, *(each.name for each in experiment.classes)}
+            ),
+            f"a load has only = '{min(map(str, strange), default='')}', which is no class; name one of [[classes]]",
+        ),
+        (
+            any(load.only is None for load in experiment.loads),
+            "every load is of one class alone; leave out only, or the other classes",
         ),
         (
             not experiment.classes or all(load.arrival != "workload" for load in experiment.loads),

@@ -136,18 +136,29 @@ class TrafficPlanner:
         tokenizer: the model's.
         folder: for the plans' files.
         redraw: draw lengths and times anew for each repeat, so that the spread includes that of the traffic.
+        only: class of the traffic to plan; None for all.
 
     Attributes:
         tokenizer: as given.
         experiment: as given.
     """
 
-    def __init__(self, experiment: Experiment, tokenizer: Tokenizer, folder: Path, *, redraw: bool = False) -> None:
+    def __init__(
+        self,
+        experiment: Experiment,
+        tokenizer: Tokenizer,
+        folder: Path,
+        *,
+        redraw: bool = False,
+        only: str | None = None,
+    ) -> None:
+        self._only = only
+        self._alone: dict[str, TrafficPlanner] = {}
         self.experiment = experiment
         self._redraw = redraw
         self.tokenizer = tokenizer
         self._folder = folder
-        self._workload = experiment.source()
+        self._workload = experiment.source(only)
         self._planned: dict[Seed, Traffic] = {}
         self._repeat: int | None = None
         reach_s = experiment.trial.ramp_s + experiment.trial.max_window_s + 2 * experiment.trial.timeout_s
@@ -160,6 +171,8 @@ class TrafficPlanner:
         Raises:
             WorkloadError: the workload cannot be planned under this load.
         """
+        if load.only != self._only and load.only is not None:
+            return self._of_class(load.only).traffic(load, repeat, engine, again=again)
         if repeat != self._repeat:
             self._forget()
             self._repeat = repeat
@@ -184,6 +197,14 @@ class TrafficPlanner:
         source = self._workload.in_turn() if isinstance(self._workload, Mix) else self._workload
         plan = plan_closed(_within(source, 0.0), self.tokenizer, seed, count)
         return tuple(_shortened(_first_turn(planned)) for planned in plan)
+
+    def _of_class(self, name: str) -> "TrafficPlanner":
+        """The planner of a class that is sent alone."""
+        if name not in self._alone:
+            self._alone[name] = TrafficPlanner(
+                self.experiment, self.tokenizer, self._folder, redraw=self._redraw, only=name
+            )
+        return self._alone[name]
 
     def _seed(self, load: Load, repeat: int, engine: str) -> Seed:
         level = self.experiment.traffic_seed(load)

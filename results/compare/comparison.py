@@ -110,7 +110,7 @@ def compare_sides(a: Side, b: Side, config: ComparisonConfig | None = None, *, c
             _compared(own[load.label], CATALOGUE[name], own), is_guardrail=config.is_guardrail(name)
         )
         for load in shared
-        for own in (pairs, *of_classes.values())
+        for own in (pairs, *(of_classes.values() if load.only is None else ()))
         for name in _names(own[load.label], load, config)
         if not (own is pairs and load is main and name == chosen)
     ]

@@ -11,8 +11,9 @@ from bakeoff.results.records import Load
 
 
 def primary_load(loads: Iterable[Load]) -> Load | None:
-    """Choose the primary load; None if there are no loads."""
-    all_loads = list(loads)
+    """Choose the primary load, not of one class alone if there are others; None if there are no loads."""
+    every = list(loads)
+    all_loads = [load for load in every if load.only is None] or every
     closed = [load for load in all_loads if load.concurrency is not None]
     if closed:
         return max(closed, key=lambda load: load.concurrency or 0)

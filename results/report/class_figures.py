@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 
 from bakeoff.results.metric import Unit
-from bakeoff.results.run.groups import Fairness, RequestGroup
+from bakeoff.results.metrics import CATALOGUE
+from bakeoff.results.run.groups import Fairness, Interference, RequestGroup
 from bakeoff.results.run.run import Run
-from bakeoff.results.text.format import ABSENT, listed, percent_text, value_text
+from bakeoff.results.text.format import ABSENT, listed, percent_text, ratio_text, value_text
 
 COLUMNS = ("ttft_p50_s", "tpot_p50_s", "e2e_p50_s", "attainment")
 """Metrics of a class's requests."""
@@ -34,6 +35,17 @@ def bounds_of(run: Run) -> list[str]:
 def fairness_lines(found: Sequence[Fairness]) -> list[str]:
     """``c=8, vllm: fairness 0.941; worst class batch, 52 % met its SLO``."""
     return [f"{each.level}, {each.engine}: {_text(each)}" for each in found]
+
+
+def interference_lines(found: Sequence[Interference]) -> list[str]:
+    """``poisson 20/s, vllm: batch among the others: TTFT p50 1.32× [1.20, 1.45], E2E p50 1.1× of alone``."""
+    return [
+        f"{each.level}, {each.engine}: {each.name} among the others: "
+        + ", ".join(f"{CATALOGUE[name].title} {ratio_text(ratio)}" for name, ratio in each.ratios.items())
+        + " of alone"
+        for each in found
+        if each.ratios
+    ]
 
 
 def _text(fairness: Fairness) -> str:

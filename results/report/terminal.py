@@ -15,7 +15,7 @@ from bakeoff.results.metrics import CATALOGUE, Unit
 from bakeoff.results.records import Verdict
 from bakeoff.results.report.attribution import print_attribution, profiled_trials
 from bakeoff.results.report.class_figures import COLUMNS as OF_CLASSES
-from bakeoff.results.report.class_figures import bounds_of, fairness_lines
+from bakeoff.results.report.class_figures import bounds_of, fairness_lines, interference_lines
 from bakeoff.results.report.clients import WITH_ERROR, clients_text, error_of, uncalibrated_text
 from bakeoff.results.report.engine_settings import difference_text
 from bakeoff.results.report.fault_table import CAPTION as FAULT_CAPTION
@@ -48,7 +48,7 @@ from bakeoff.results.run.cache import cache_gaps_of
 from bakeoff.results.run.capacity import capacities
 from bakeoff.results.run.cells import Cell
 from bakeoff.results.run.faults import FaultSummary, faults_of
-from bakeoff.results.run.groups import RequestGroup, by_address, by_agent, by_class, by_model, fairness
+from bakeoff.results.run.groups import RequestGroup, by_address, by_agent, by_class, by_model, fairness, interference
 from bakeoff.results.run.levels import levels_of
 from bakeoff.results.run.run import Run
 from bakeoff.results.text.cache import gap_text
@@ -132,7 +132,8 @@ def _print_groups(run: Run, console: Console) -> None:
     """Print the results of parts of the requests: by class, model, address, within sessions, by agent."""
     if groups := by_class(run):
         console.print(_group_table(groups, "class", OF_CLASSES))
-        for line in (*bounds_of(run), *fairness_lines(fairness(run, groups))):
+        interfering = interference_lines(interference(run))
+        for line in (*bounds_of(run), *fairness_lines(fairness(run, groups)), *interfering):
             console.print(_line(line, "dim"))
     if groups := by_model(run):
         console.print(_group_table(groups, "model", OF_MODELS))

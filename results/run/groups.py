@@ -1,6 +1,7 @@
 """Results of parts of a cell's requests: by class, model, address, turn, agent, and length of the prompt."""
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
@@ -14,16 +15,21 @@ from bakeoff.results.metrics.declaration import known
 from bakeoff.results.metrics.prefix_cache import prompt_tokens
 from bakeoff.results.metrics.requests import prompt_lengths
 from bakeoff.results.metrics.trial import request_metrics
-from bakeoff.results.records import Slo
+from bakeoff.results.records import Load, Slo
 from bakeoff.results.requests import Requests
-from bakeoff.results.run.cells import Trial
+from bakeoff.results.run.cells import Cell, Trial
 from bakeoff.results.run.levels import levels_of
 from bakeoff.results.run.run import Run
+from bakeoff.results.statistics.interval import Interval
+from bakeoff.results.statistics.two_sample import contrast
 
 Name = tuple[int, str]
 """Order and name of a group."""
 NameOf = Callable[[Requests], Iterable[Name | None]]
 """The group of each request."""
+_SAME_RATE = 0.001
+"""Relative difference of two rates that are the same."""
+_CONFIDENCE = 0.95
 _TURNS = (1, 5, 20, 50, 200)
 _TOKENS = (1_000, 4_000, 16_000, 64_000, 256_000)
 """Upper ends of the groups of turns, counted from 1, and of prompt tokens."""
@@ -78,6 +84,77 @@ class Fairness(msgspec.Struct, frozen=True):
     missing: list[str] = []
 
 
+class Interference(msgspec.Struct, frozen=True):
+    """How much slower a class is among the others than alone at the rate that it has among them.
+
+    Attributes:
+        engine: label.
+        level: title of the load with all classes.
+        name: of the class.
+        ratios: metric → among the others over alone, of the trials' medians, with its 95 % interval.
+    """
+
+    engine: str
+    level: str
+    name: str
+    ratios: dict[str, Interval]
+
+
+def interference(run: Run, metrics: Sequence[str] = ("ttft_p50_s", "e2e_p50_s")) -> list[Interference]:
+    """The classes that were also sent alone, at their share of an open loop's rate."""
+    slos, shares = run.manifest.classes, _shares(run)
+    levels = levels_of(run)
+    found: list[Interference] = []
+    for level, alone in itertools.product(levels, levels):
+        name = alone.load.only
+        if name is None or level.load.only is not None or not _is_share(alone.load, level.load, shares[name]):
+            continue
+        for mixed, single in itertools.product(level.cells, alone.cells):
+            if mixed.engine == single.engine:
+                sides = [_by_repeat(run, cell, name, slos[name]) for cell in (single, mixed)]
+                ratios = {metric: ratio for metric in metrics if (ratio := _ratio(sides, metric)) is not None}
+                found.append(Interference(mixed.engine, level.title, name, ratios))
+    return found
+
+
+def _shares(run: Run) -> dict[str, float]:
+    """Each class's share of the sessions."""
+    weights = {each["name"]: each.get("weight", 1.0) for each in run.manifest.experiment.get("classes") or []}
+    return {name: weight / sum(weights.values()) for name, weight in weights.items()}
+
+
+def _is_share(alone: Load, mixed: Load, share: float) -> bool:
+    """Whether a class alone has the arrivals that it has among the others: a share of a Poisson process is one."""
+    pace = (alone.arrival or "poisson", alone.max_in_flight, alone.time_warp, alone.arrival_options)
+    if pace != (mixed.arrival or "poisson", mixed.max_in_flight, mixed.time_warp, mixed.arrival_options):
+        return False
+    rates = alone.rate_per_s, mixed.rate_per_s
+    return None not in rates and math.isclose(rates[0] or 0.0, (rates[1] or 0.0) * share, rel_tol=_SAME_RATE)
+
+
+def _by_repeat(run: Run, cell: Cell, name: str, slo: Slo) -> dict[int, dict[str, Value]]:
+    """Repeat → metrics of a class's requests."""
+    found: dict[int, dict[str, Value]] = {}
+    for trial in run.valid_trials_of(cell):
+        inside = trial.inside.take(~trial.inside.is_cancelled)
+        is_own = np.array([each == name for each in inside.values("traffic_class")], dtype=bool)
+        found[trial.record.repeat] = request_metrics(inside.take(is_own), slo)
+    return found
+
+
+def _ratio(sides: Sequence[Mapping[int, Mapping[str, Value]]], metric: str) -> Interval | None:
+    alone, mixed = (
+        {repeat: value for repeat, metrics in side.items() if (value := metrics[metric].value)} for side in sides
+    )
+    if not alone or not mixed:
+        return None
+    found = contrast(alone, mixed, interleaved=True)
+    if found is not None:
+        return found.interval(_CONFIDENCE)
+    means = (math.fsum(map(math.log, side.values())) / len(side) for side in (mixed, alone))
+    return Interval(math.exp(next(means) - next(means)), None, None, min(len(alone), len(mixed)))
+
+
 def by_class(run: Run) -> list[RequestGroup]:
     """The groups of the classes of the traffic, each with the metrics of its own SLO; none without classes."""
     slos = run.manifest.classes
@@ -97,7 +174,8 @@ def fairness(run: Run, groups: Sequence[RequestGroup]) -> list[Fairness]:
         groups: from :func:`by_class`.
     """
     found: list[Fairness] = []
-    for engine, level in dict.fromkeys((group.engine, group.level) for group in groups):
+    together = {level.title for level in levels_of(run) if level.load.only is None}
+    for engine, level in dict.fromkeys((group.engine, group.level) for group in groups if group.level in together):
         own = [group for group in groups if (group.engine, group.level) == (engine, level)]
         shares = {group.name: value for group in own if (value := group.metrics["attainment"].value) is not None}
         if len(shares) < len(own):

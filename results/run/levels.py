@@ -54,7 +54,7 @@ def levels_of(run: Run) -> list[Level]:
         Level(
             workload,
             load,
-            f"{workload} · {label}" if many else label,
+            f"{workload} · {label}" if many and load.only is None else label,
             [cell for cell in run.cells if (cell.workload, cell.load) == (workload, label)],
             _turns(run, workload, label),
         )

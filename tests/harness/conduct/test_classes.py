@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from bakeoff import results
@@ -15,10 +16,11 @@ from bakeoff.harness.errors import BadExperiment
 from bakeoff.harness.experiment.config import Experiment, experiment_from
 from bakeoff.harness.virtual import Fixed, PerToken, VirtualEngine, virtual_run
 from bakeoff.results.compare.comparability import difference
+from bakeoff.results.compare.primary import primary_load
 from bakeoff.results.records import Slo
 from bakeoff.results.report import render_html
-from bakeoff.results.report.class_figures import bounds_of, fairness_lines
-from bakeoff.results.run.groups import by_class, fairness
+from bakeoff.results.report.class_figures import bounds_of, fairness_lines, interference_lines
+from bakeoff.results.run.groups import by_class, fairness, interference
 from bakeoff.workloads import PlannedSession, Session, Turn
 
 TTFT_S, TOKEN_S = 0.1, 0.01
@@ -176,3 +178,49 @@ def test_runs_whose_classes_carry_other_fields_are_not_compared(run: results.Run
 def test_a_stored_experiment_with_classes_is_read_again():
     made = experiment()
     assert experiment_from(msgspec.to_builtins(made), "again") == made
+
+
+def test_interference_is_a_class_among_the_others_over_it_alone(tmp_path: Path):
+    """One request at a time, a quarter of 0.5 s and the rest of 0.14 s: mean waits by Pollaczek and Khinchine."""
+    rates: list[dict[str, Any]] = [
+        {"rate_per_s": 2.4},
+        {"rate_per_s": 1.8, "only": "short"},
+        {"rate_per_s": 0.6, "only": "long"},
+    ]
+    loads = [rate | {"arrival": "poisson"} for rate in rates]
+    made = experiment(loads=loads, repeats=3, trial={"warm_up_s": 0.0, "duration_s": 200, "max_window_s": 2000})
+    engine = VirtualEngine(service=PerToken(Fixed(TTFT_S), Fixed(TOKEN_S)), slots=1)
+    run = virtual_run(made, {"a": engine}, tmp_path)
+    assert [trial.record.workload for trial in run.finished[:3]] == ["classes", "short", "long"]
+    alone = [trial for trial in run.finished if trial.record.load.only == "short"]
+    assert {name for trial in alone for name in trial.inside.values("traffic_class")} == {"short"}
+    found = interference(run)
+    assert [(each.level, each.name) for each in found] == [
+        ("classes · poisson 2.4/s", "short"),
+        ("classes · poisson 2.4/s", "long"),
+    ]
+    medians: dict[tuple[str | None, int], float] = {}
+    waits_s: dict[str | None, list[float]] = {None: [], "short": []}
+    for trial in run.finished:
+        e2e_s = [(r.ended_ns - r.planned_ns) / 1e9 for r in trial.inside if r.traffic_class == "short"]
+        if e2e_s:
+            medians[trial.record.load.only, trial.record.repeat] = float(np.median(e2e_s))
+            waits_s[trial.record.load.only] += [each - E2E_S["short"] for each in e2e_s]
+    logs = [np.log(medians[None, repeat] / medians["short", repeat]) for repeat in (1, 2, 3)]
+    assert found[0].ratios["e2e_p50_s"].centre == pytest.approx(np.exp(np.mean(logs)), rel=1e-6)
+    squares = {None: 0.75 * E2E_S["short"] ** 2 + 0.25 * E2E_S["long"] ** 2, "short": E2E_S["short"] ** 2}
+    busy = {None: 2.4 * (0.75 * E2E_S["short"] + 0.25 * E2E_S["long"]), "short": 1.8 * E2E_S["short"]}
+    for only, rate in ((None, 2.4), ("short", 1.8)):
+        assert np.mean(waits_s[only]) == pytest.approx(rate * squares[only] / (2 * (1 - busy[only])), rel=0.25)
+    (line, _) = interference_lines(found)
+    assert line.startswith("classes · poisson 2.4/s, a: short among the others: TTFT p50 ")
+    assert line.endswith(" of alone")
+    assert len(fairness(run, by_class(run))) == 1, "a class alone has no other to be fair to"
+    assert primary_load(load for load in made.loads[::-1]) == made.loads[0]
+
+
+def test_only_names_a_class_beside_a_load_of_all():
+    with pytest.raises(BadExperiment, match="only = 'gold', which is no class"):
+        experiment(loads=[{"concurrency": 2}, {"concurrency": 1, "only": "gold"}])
+    with pytest.raises(BadExperiment, match="every load is of one class alone"):
+        experiment(loads=[{"concurrency": 1, "only": "short"}])
