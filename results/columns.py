@@ -15,6 +15,8 @@ import numpy.typing as npt
 Ints = npt.NDArray[np.int64]
 UNKNOWN = np.iinfo(np.int64).min
 """Stands for None in a column of integers."""
+_MAX_SMALL = 64
+"""Parts of an array that are added before they are joined."""
 
 
 def _narrowed(values: np.ndarray) -> np.ndarray:
@@ -28,6 +30,30 @@ def _narrowed(values: np.ndarray) -> np.ndarray:
     return values
 
 
+class _Parts:
+    """An array in parts that follow each other, many of them small.
+
+    Small ones are joined from time to time, since an allocator keeps the memory of a thousand small arrays.
+    """
+
+    def __init__(self) -> None:
+        self._joined: list[np.ndarray] = []
+        self._small: list[np.ndarray] = []
+
+    def append(self, part: np.ndarray) -> None:
+        """Add a part at the end."""
+        self._small.append(part)
+        if len(self._small) == _MAX_SMALL:
+            self._joined.append(np.concatenate(self._small))
+            self._small = []
+
+    def take(self) -> np.ndarray | None:
+        """The whole array, which is then no longer held; None if there was no part."""
+        parts = [*self._joined, *self._small]
+        self._joined, self._small = [], []
+        return np.concatenate(parts) if parts else None
+
+
 class Column(ABC):
     """Values of one field; subclasses store a kind of value.
 
@@ -35,7 +61,7 @@ class Column(ABC):
     """
 
     def __init__(self) -> None:
-        self._parts: list[np.ndarray] = []
+        self._parts = _Parts()
 
     def add(self, values: Sequence[Any]) -> None:
         """Append values."""
@@ -48,9 +74,8 @@ class Column(ABC):
     @cached_property
     def array(self) -> np.ndarray:
         """All values, once nothing is added any more."""
-        joined = np.concatenate(self._parts) if self._parts else self._encoded([])
-        self._parts = []
-        return _narrowed(joined)
+        joined = self._parts.take()
+        return _narrowed(self._encoded([]) if joined is None else joined)
 
     @abstractmethod
     def values(self, rows: Ints) -> list[Any]:
@@ -112,14 +137,13 @@ class ManyColumn(Column):
 
     def __init__(self) -> None:
         super().__init__()
-        self._items: list[np.ndarray] = []
+        self._items = _Parts()
 
     @cached_property
     def items(self) -> np.ndarray:
         """All items, once nothing is added any more."""
-        joined = np.concatenate(self._items) if self._items else np.empty(0, self.item_type)
-        self._items = []
-        return _narrowed(joined)
+        joined = self._items.take()
+        return _narrowed(np.empty(0, self.item_type) if joined is None else joined)
 
     @cached_property
     def starts(self) -> np.ndarray:
