@@ -11,7 +11,8 @@ import msgspec
 from bakeoff.harness.client.token_counts import apportion
 from bakeoff.harness.experiment.config import TrialConfig
 from bakeoff.harness.host.environment import VERSION
-from bakeoff.harness.verdict.judge import Evidence, judge
+from bakeoff.harness.verdict.evidence import Evidence
+from bakeoff.harness.verdict.judge import judge
 from bakeoff.results.errors import NotImportable
 from bakeoff.results.findings import FindingCode, warning
 from bakeoff.results.log.run_log import RunEnded, RunStarted, TrialFinished

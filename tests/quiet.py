@@ -3,7 +3,8 @@
 import functools
 
 import bakeoff.harness.conduct.trial
-from bakeoff.harness.verdict.judge import Evidence, judge
+from bakeoff.harness.verdict.evidence import Evidence
+from bakeoff.harness.verdict.judge import judge
 from bakeoff.results.findings import Finding, FindingCode, Severity
 from bakeoff.results.records import Verdict
 

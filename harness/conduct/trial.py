@@ -41,7 +41,9 @@ from bakeoff.harness.traffic.planner import Traffic
 from bakeoff.harness.traffic.play import share_by
 from bakeoff.harness.traffic.steady import Encode, SteadyTraffic, ramp_record, share_of
 from bakeoff.harness.verdict.cache_gap import cache_gaps
-from bakeoff.harness.verdict.judge import Evidence, client_faults, judge
+from bakeoff.harness.verdict.client import client_faults
+from bakeoff.harness.verdict.evidence import Evidence
+from bakeoff.harness.verdict.judge import judge
 from bakeoff.harness.verdict.rules import broken_afterwards, rules_record
 from bakeoff.results.columns import UNKNOWN
 from bakeoff.results.files.jsonl import Appender

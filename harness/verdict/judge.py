@@ -2,64 +2,34 @@
 
 import itertools
 import math
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from http import HTTPStatus
 
-import msgspec
 import numpy as np
 
-from bakeoff.harness.client.plausibility import is_miscounted
 from bakeoff.harness.host.machine_state import machine_findings, sampler_lost
 from bakeoff.harness.traffic.steady import TURNOVERS
 from bakeoff.harness.verdict.addresses import address_findings
-from bakeoff.harness.verdict.punctuality import off_schedule, stalled
+from bakeoff.harness.verdict.answers import answer_findings, miscounted, resent
+from bakeoff.harness.verdict.client import client_faults, fewer_workers, sent_late, stalled_client, uncalibrated
+from bakeoff.harness.verdict.evidence import Evidence
+from bakeoff.harness.verdict.failures import failed_requests, has_failed_ramp, ramp_failures
+from bakeoff.harness.verdict.punctuality import off_schedule
 from bakeoff.results.columns import UNKNOWN
 from bakeoff.results.findings import Finding, FindingCode, Severity, invalid, warning
 from bakeoff.results.log.consistency import impossible_times
-from bakeoff.results.metrics import latency
 from bakeoff.results.metrics.backlog import Pressure, backlog
-from bakeoff.results.metrics.client_error import widest_s
-from bakeoff.results.metrics.declaration import known
 from bakeoff.results.metrics.drift import latency_drift, memory_growth
-from bakeoff.results.metrics.kinds import first_visible_ns
 from bakeoff.results.metrics.mixture import clustered_mean
-from bakeoff.results.metrics.percentiles import percentile
 from bakeoff.results.metrics.prefix_cache import prompt_tokens
 from bakeoff.results.metrics.relaxation import needed_window_s, relaxation
 from bakeoff.results.metrics.requests import prompt_lengths
 from bakeoff.results.metrics.silence import unusual_silence
 from bakeoff.results.metrics.steadiness import throughput_change
-from bakeoff.results.records import (
-    Cache,
-    ClientError,
-    FaultRecord,
-    Load,
-    Phase,
-    RampRecord,
-    RequestRecord,
-    TelemetryRecord,
-    TokenSource,
-    TrafficRecord,
-    Verdict,
-    Window,
-    WindowKind,
-)
-from bakeoff.results.requests import Flags, Requests, inside
+from bakeoff.results.records import Cache, FaultRecord, TelemetryRecord, TrafficRecord, Verdict, WindowKind
+from bakeoff.results.requests import Requests
 from bakeoff.results.server_view import fall, readings, tokens_disagree
 from bakeoff.results.units import NS_PER_S
 
-MAX_SEND_LAG_S = 0.020
-"""Largest tolerable 90th-percentile send lag; a tenth of the TTFT is tolerated too."""
-_CODES: dict[int, FindingCode] = {
-    HTTPStatus.UNAUTHORIZED: FindingCode.NOT_AUTHORISED,
-    HTTPStatus.FORBIDDEN: FindingCode.NOT_AUTHORISED,
-    HTTPStatus.NOT_FOUND: FindingCode.NOT_FOUND,
-    HTTPStatus.BAD_REQUEST: FindingCode.REQUEST_REFUSED,
-    HTTPStatus.UNPROCESSABLE_ENTITY: FindingCode.REQUEST_REFUSED,
-}
-_MAX_PACE_RATIO = 1.5
-"""Largest ratio of a trial's chunks per second to those at which the client's error was measured."""
 _MIN_WARM_HITS = 0.5
 """A warm cache hits at least this share of prompt tokens."""
 _MIN_MIX_REQUESTS, _MAX_MIX_ERROR, _MAX_SE = 20, 0.15, 4.0
@@ -68,12 +38,6 @@ share, and by this many standard errors."""
 _MAX_DRAIN_SHARE = 0.1
 """Largest share of a makespan after the last planned request."""
 _ROUNDING = 1e-6
-_THINKING_BEGINS = ("<think>", "<thinking>", "<|channel|>analysis", "[THINK]")
-_THINKING_ENDS = ("</think>", "</thinking>", "[/THINK]")
-"""Tags of DeepSeek and Qwen, older models, gpt-oss and Mistral."""
-_MIN_BUFFERED_TOKENS, _ONE_PIECE_SHARE, _MAX_BUFFERED_SHARE = 8, 0.8, 0.5
-"""Answers of at least so many tokens arrive in one piece if the first read has this share of them; a finding if more
-than this share of them do."""
 _MIN_STOPPED_S = 0.25
 """Shorter stops of the engine's processes are not visible at 10 samples per second."""
 
@@ -86,43 +50,6 @@ _EFFECTS_OF_FAULTS = frozenset({
 })  # fmt: skip
 """What a trial shows in which the harness kills, stops or slows a replica."""
 _FOREIGN = frozenset({FindingCode.FOREIGN_LOAD, FindingCode.SOME_FOREIGN_LOAD})
-
-
-class Evidence(msgspec.Struct, frozen=True):
-    """Everything that a verdict depends on."""
-
-    requests: Sequence[RequestRecord]
-    telemetry: Sequence[TelemetryRecord]
-    load: Load
-    window: Window
-    max_failure_share: float
-    engine_death: str | None = None
-    client_loss: str | None = None
-    """Why a worker of the client was lost."""
-    lost_workers: int = 0
-    """Workers that earlier trials lost for good."""
-    planned_workers: int = 0
-    """Workers that the run began with."""
-    planned: int | None = None
-    """Requests under load that the client planned; all of them must be in the log."""
-    client_error: ClientError | None = None
-    """The client's own error under this shape of load."""
-    max_error_share: float = 0.1
-    """Largest client error, as a share of the median TTFT and of the mean gap between chunks."""
-    replica_header: str | None = None
-    """Header of answers that names the replica; None if requests need not say who answered."""
-    traffic: TrafficRecord | None = None
-    """The planned traffic and the declared state of the prefix cache."""
-    ramp: RampRecord | None = None
-    """The result of the ramp; None for varying loads and recorded arrivals."""
-    max_foreign_share: float = 1.0
-    """Largest share of all CPU time that other processes may use."""
-    max_window_s: float = math.inf
-    """Longest allowed window."""
-    sample_interval_ns: int | None = None
-    """Time between two samples of the host; None if nothing samples it."""
-    faults: Sequence[FaultRecord] = ()
-    """Faults that the harness caused under this load."""
 
 
 def judge(evidence: Evidence) -> tuple[Verdict, list[Finding]]:
@@ -146,7 +73,7 @@ def _findings(evidence: Evidence) -> Iterator[Finding]:
     if evidence.client_loss:
         yield invalid(FindingCode.CLIENT_LOST, detail=evidence.client_loss)
         return
-    yield from _fewer_workers(evidence)
+    yield from fewer_workers(evidence)
     yield from _restarted(evidence.telemetry)
     stops = list(_stopped(evidence.telemetry, load))
     yield from stops
@@ -154,20 +81,20 @@ def _findings(evidence: Evidence) -> Iterator[Finding]:
         yield invalid(FindingCode.REQUESTS_LOST, planned_requests=evidence.planned, logged_requests=len(load))
     if odd := sum(map(impossible_times, load)):
         yield invalid(FindingCode.IMPOSSIBLE_TIMES, odd_requests=odd)
-    yield from _failed(inside, evidence)
-    yield from _miscounted(inside, evidence.max_failure_share)
-    if _has_failed_ramp(evidence):
+    yield from failed_requests(inside, evidence)
+    yield from miscounted(inside, evidence.max_failure_share)
+    if has_failed_ramp(evidence):
         return  # there is no window to judge
-    yield from _ramp_failures(load, evidence)
+    yield from ramp_failures(load, evidence)
     yield from _unsteady(evidence, load)
     yield from _drifts(evidence, inside)
     yield from _length(evidence)
     if evidence.window.length_s > 0 and not len(inside) and not evidence.engine_death:
         yield invalid(FindingCode.WINDOW_EMPTY, window_s=evidence.window.length_s)
-    yield from _late(inside)
+    yield from sent_late(inside)
     if evidence.load.concurrency is None:
         yield from off_schedule(inside)
-    stalls = list(_stalled(evidence, load, inside))
+    stalls = list(stalled_client(evidence, load, inside))
     yield from stalls
     if not stalls and not stops:
         yield from _froze(evidence, load)
@@ -177,20 +104,14 @@ def _findings(evidence: Evidence) -> Iterator[Finding]:
     if evidence.sample_interval_ns is not None:
         yield from sampler_lost(evidence.telemetry, evidence.window, evidence.sample_interval_ns)
     yield from machine_findings(evidence.telemetry, evidence.window, evidence.max_foreign_share)
-    yield from _of_answers(inside.ok)
-    yield from _resent(inside)
+    yield from answer_findings(inside.ok)
+    yield from resent(inside)
     yield from _mix(evidence, inside)
     yield from _off_length(evidence.traffic)
     yield from _unfilled(evidence, load)
-    yield from _uncalibrated(evidence, load)
+    yield from uncalibrated(evidence, load)
     yield from _of_counters(evidence, load)
     yield from address_findings(inside, evidence.telemetry, evidence.window, evidence.replica_header)
-
-
-def _fewer_workers(evidence: Evidence) -> Iterator[Finding]:
-    lost, planned = evidence.lost_workers, evidence.planned_workers
-    if lost:
-        yield warning(FindingCode.FEWER_WORKERS, lost_workers=lost, planned_workers=planned)
 
 
 def _of_faults(faults: Sequence[FaultRecord]) -> Iterator[Finding]:
@@ -252,105 +173,6 @@ def _stopped(telemetry: Sequence[TelemetryRecord], measured: Requests) -> Iterat
 def _count(record: TelemetryRecord, name: str) -> int:
     value = record.values.get(name)
     return value if isinstance(value, int) else 0
-
-
-def _has_failed_ramp(evidence: Evidence) -> bool:
-    return evidence.ramp is not None and evidence.ramp.has_failed
-
-
-def _failed(measured: Requests, evidence: Evidence) -> Iterator[Finding]:
-    is_ramp = _has_failed_ramp(evidence)
-    if evidence.faults:  # what fails from the first one on may be its effect
-        measured = measured.take(measured.ints("ended_ns") < evidence.faults[0].begun_ns)
-    failed = measured.take(measured.has_failed)
-    if is_ramp:  # what the client cancelled when it gave up is neither
-        measured = measured.take(~measured.is_cancelled)
-    if not len(failed) or (not is_ramp and len(failed) <= evidence.max_failure_share * len(measured)):
-        return
-    ((outcome, count),) = Counter(failed.values("outcome")).most_common(1)
-    first = failed.take(failed.equal("outcome", outcome))[0]
-    yield invalid(
-        _failure_code(first.status or 0, is_ramp=is_ramp),
-        failed_requests=len(failed),
-        measured_requests=len(measured),
-        outcome=outcome.value,
-        outcome_requests=count,
-        error=(first.error or "no further detail").removesuffix("."),
-    )
-
-
-def _failure_code(status: int, *, is_ramp: bool) -> FindingCode:
-    if 300 <= status < 400:
-        return FindingCode.REDIRECTED
-    return _CODES.get(status, FindingCode.RAMP_FAILED if is_ramp else FindingCode.FAILED_REQUESTS)
-
-
-def _ramp_failures(load: Requests, evidence: Evidence) -> Iterator[Finding]:
-    ramp = load.take(load.equal("phase", Phase.RAMP))
-    failed = ramp.take(ramp.has_failed)
-    if len(failed) > evidence.max_failure_share * len(ramp):
-        yield warning(
-            FindingCode.RAMP_FAILURES,
-            failed_requests=len(failed),
-            ramp_requests=len(ramp),
-            outcome=failed[0].outcome.value,
-            error=failed[0].error or "no further detail",
-        )
-
-
-def _miscounted(measured: Requests, max_share: float) -> Iterator[Finding]:
-    answered = measured.ok
-    wrong = [request for request in answered if is_miscounted(request)]
-    if len(wrong) > max_share * len(answered):
-        first = wrong[0]
-        yield invalid(
-            FindingCode.TOKENS_MISCOUNTED, miscounted_requests=len(wrong), ok_requests=len(answered),
-            claimed_tokens=first.output_tokens or 0, text_bytes=len(first.text.encode()),
-            asked_tokens=first.requested_output_tokens or 0,
-        )  # fmt: skip
-
-
-def _late(measured: Requests) -> Iterator[Finding]:
-    lags, ttfts = known(latency.send_lag_s(measured)), known(latency.ttft_s(measured))
-    if not len(lags) or not len(ttfts):
-        return
-    lag = float(np.sort(lags)[int(0.9 * (len(lags) - 1))])
-    ttft = percentile(ttfts, 0.5).value or float(ttfts.max())  # too few requests for a median
-    if lag > MAX_SEND_LAG_S and lag > 0.1 * ttft:
-        yield invalid(FindingCode.CLIENT_LATE, late_share=0.1, send_lag_s=lag)
-
-
-def _stalled(evidence: Evidence, load: Requests, inside: Requests) -> Iterator[Finding]:
-    if finding := stalled(evidence.telemetry, _typical_s(load, inside, evidence.window), evidence.max_error_share):
-        yield finding
-
-
-def _typical_s(load: Requests, inside: Requests, window: Window) -> tuple[float | None, float | None]:
-    """Median TTFT and mean gap between chunks of a trial; None where there is none."""
-    ttfts_s, (gaps_s, _) = known(latency.ttft_s(inside)), latency.chunk_gaps_s(load, window)
-    return (
-        float(np.median(ttfts_s)) if len(ttfts_s) else None,
-        float(gaps_s.mean()) if len(gaps_s) else None,
-    )
-
-
-def client_faults(evidence: Evidence) -> list[Finding]:
-    """Latencies that are too small for the error of the client that measured them.
-
-    Uses the mean gap between chunks, because the median gap is 0 for an engine that sends chunks in bursts.
-    """
-    error = evidence.client_error
-    if error is None:
-        return []
-    load = Requests(evidence.requests).under_load
-    ttft_s, gap_s = _typical_s(load, load.planned_inside(evidence.window), evidence.window)
-    pairs = (("ttft", widest_s("ttft", error), ttft_s), ("chunk_gap", widest_s("chunk_gap", error), gap_s))
-    max_share = evidence.max_error_share
-    return [
-        invalid(FindingCode.CLIENT_ERROR, latency=name, error_s=error_s, typical_s=typical_s, max_error_share=max_share)
-        for name, error_s, typical_s in pairs
-        if error_s is not None and typical_s is not None and error_s > max_share * typical_s
-    ]
 
 
 def _froze(evidence: Evidence, load: Requests) -> Iterator[Finding]:
@@ -486,87 +308,3 @@ def _pressure(evidence: Evidence, load: Requests) -> Iterator[Finding]:
         yield warning(
             FindingCode.WINDOW_SHORT_FOR_QUEUE, window_s=relaxed.window_s, needed_window_s=needed_window_s(relaxed)
         )  # fmt: skip
-
-
-def _resent(measured: Requests) -> Iterator[Finding]:
-    if resent := int(measured.equal("is_resent", True).sum()):
-        yield warning(FindingCode.RESENT, resent_requests=resent, measured_requests=len(measured))
-
-
-def _of_answers(answered: Requests) -> Iterator[Finding]:
-    """Answers of the wrong length, and token counts that differ from the plan or are estimates."""
-    if wrong := _unequal(answered.take(_is_forced(answered)), "output_tokens", "requested_output_tokens"):
-        output, requested = wrong[0]
-        yield warning(
-            FindingCode.OUTPUT_LENGTH, wrong_requests=len(wrong), ok_requests=len(answered), output_tokens=output,
-            asked_tokens=requested,
-        )  # fmt: skip
-    if wrong := _unequal(answered, "prompt_tokens", "requested_input_tokens"):
-        counted, planned = wrong[0]
-        yield warning(
-            FindingCode.INPUT_LENGTH, wrong_requests=len(wrong), ok_requests=len(answered), engine_tokens=counted,
-            planned_tokens=planned,
-        )  # fmt: skip
-    yield from _guessed_counts(answered)
-    hidden = answered.ints("hidden_tokens")
-    if len(hidden := hidden[hidden > 0]):
-        yield warning(
-            FindingCode.HIDDEN_REASONING, hidden_requests=len(hidden), ok_requests=len(answered),
-            hidden_tokens=round(float(hidden.mean())),
-        )  # fmt: skip
-    if thinking := sum(_thinks_in_text(request) for request in answered):
-        yield warning(FindingCode.THINKING_IN_TEXT, thinking_requests=thinking, ok_requests=len(answered))
-    reasons = answered.chunks.sums(answered.is_reasoning.astype(np.int64)) > 0
-    if invisible := int((reasons & (first_visible_ns(answered) == UNKNOWN)).sum()):
-        yield warning(FindingCode.NOTHING_VISIBLE, invisible_requests=invisible, ok_requests=len(answered))
-    streamed = answered.take(answered.equal("is_streamed", True))
-    long = streamed.take(streamed.chunks.total_tokens >= _MIN_BUFFERED_TOKENS)
-    # most tokens of an answer arrived with its first ones
-    buffered = int((long.chunks.reads.first_tokens >= _ONE_PIECE_SHARE * long.chunks.total_tokens).sum())
-    if len(long) and buffered > _MAX_BUFFERED_SHARE * len(long):
-        yield warning(FindingCode.BUFFERED, buffered_requests=buffered, ok_requests=len(answered))
-
-
-def _is_forced(answered: Requests) -> Flags:
-    """Whether each answer should be as long as asked; those that are scored or call tools end by themselves."""
-    calls = np.array(["c" in kinds for kinds in answered.values("chunk_kinds")], dtype=bool)
-    return ~answered.is_present("check") & ~calls & ~answered.equal("token_source", TokenSource.ESTIMATED)
-
-
-def _guessed_counts(answered: Requests) -> Iterator[Finding]:
-    sources = Counter(answered.values("token_source"))
-    if apportioned := sources[TokenSource.APPORTIONED]:
-        yield warning(FindingCode.TOKENS_APPORTIONED, apportioned_requests=apportioned, ok_requests=len(answered))
-    if unplaced := sources[TokenSource.UNPLACED]:
-        yield warning(FindingCode.TOKENS_UNPLACED, unplaced_requests=unplaced, ok_requests=len(answered))
-    if estimated := sources[TokenSource.ESTIMATED]:
-        yield warning(FindingCode.TOKENS_ESTIMATED, estimated_requests=estimated, ok_requests=len(answered))
-    if assumed := sources[TokenSource.ASSUMED]:
-        yield warning(FindingCode.TOKENS_ASSUMED, assumed_requests=assumed, ok_requests=len(answered))
-
-
-def _thinks_in_text(request: RequestRecord) -> bool:
-    """Whether no chunk is reasoning, but the text begins with it or has the tag that ends it."""
-    if "r" in request.chunk_kinds:
-        return False
-    return request.text.lstrip().startswith(_THINKING_BEGINS) or any(tag in request.text for tag in _THINKING_ENDS)
-
-
-def _unequal(requests: Requests, counted: str, planned: str) -> list[tuple[int, int]]:
-    """The pairs of two fields in which both numbers are known and differ."""
-    a, b = requests.ints(counted), requests.ints(planned)
-    differ = (a != UNKNOWN) & (b != UNKNOWN) & (a != b)
-    return list(zip(a[differ].tolist(), b[differ].tolist(), strict=True))
-
-
-def _uncalibrated(evidence: Evidence, measured: Requests) -> Iterator[Finding]:
-    """A trial that was much faster than the calibration: its client error may be larger than measured."""
-    error = evidence.client_error
-    if error is None or evidence.window.length_s <= 0:
-        return
-    chunks = int(inside(measured.chunks.reads.ns, evidence.window).sum())
-    rate = chunks / evidence.window.length_s
-    if rate > _MAX_PACE_RATIO * error.chunks_per_s:
-        yield warning(
-            FindingCode.UNCALIBRATED_PACE, calibrated_chunks_per_s=error.chunks_per_s, trial_chunks_per_s=rate
-        )

@@ -19,7 +19,8 @@ from bakeoff.harness.client import Open, decode_stream, local_fleet
 from bakeoff.harness.client.fleet import LoadOrder
 from bakeoff.harness.client.wire import WireSession, wire_sessions
 from bakeoff.harness.truth import Schedule, truth_process
-from bakeoff.harness.verdict.judge import Evidence, judge
+from bakeoff.harness.verdict.evidence import Evidence
+from bakeoff.harness.verdict.judge import judge
 from bakeoff.results.findings import FindingCode
 from bakeoff.results.log.store import TrialFolder
 from bakeoff.results.metrics import latency

@@ -22,7 +22,8 @@ from bakeoff.engines.dialects import (
     VllmDialect,
 )
 from bakeoff.harness.client import decode_stream
-from bakeoff.harness.verdict.judge import Evidence, judge
+from bakeoff.harness.verdict.evidence import Evidence
+from bakeoff.harness.verdict.judge import judge
 from bakeoff.results.findings import FindingCode, warning
 from bakeoff.results.records import Load, Outcome, RequestRecord, TokenSource, Window
 from bakeoff.workloads import Message, Turn

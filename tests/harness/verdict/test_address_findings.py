@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from bakeoff.harness.verdict.addresses import address_findings
-from bakeoff.harness.verdict.judge import Evidence, judge
+from bakeoff.harness.verdict.evidence import Evidence
+from bakeoff.harness.verdict.judge import judge
 from bakeoff.results.findings import Finding, FindingCode, Severity
 from bakeoff.results.records import Load, Outcome, Phase, RequestRecord, TelemetryRecord, Verdict, Window
 from tests.harness.samples import request

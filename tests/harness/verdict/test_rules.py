@@ -3,7 +3,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from bakeoff.harness.verdict.judge import Evidence, judge
+from bakeoff.harness.verdict.evidence import Evidence
+from bakeoff.harness.verdict.judge import judge
 from bakeoff.results.findings import Cause, Finding, FindingCode, Severity, invalid, note, warning
 from bakeoff.results.metrics.machine import HEAT_OR_BRAKE
 from bakeoff.results.records import (

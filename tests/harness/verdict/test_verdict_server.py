@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from bakeoff.harness.verdict.judge import Evidence, judge
+from bakeoff.harness.verdict.evidence import Evidence
+from bakeoff.harness.verdict.judge import judge
 from bakeoff.results.findings import Finding, FindingCode, invalid, warning
 from bakeoff.results.records import Cache, Load, RequestRecord, TelemetryRecord, TrafficRecord, Verdict, Window
 from tests.harness.samples import request

@@ -10,7 +10,8 @@ import pytest
 
 from bakeoff import results
 from bakeoff.harness.conduct.policies.search_config import search_config
-from bakeoff.harness.verdict.judge import Evidence, judge
+from bakeoff.harness.verdict.evidence import Evidence
+from bakeoff.harness.verdict.judge import judge
 from bakeoff.harness.virtual import (
     Batched,
     Death,

@@ -1,0 +1,105 @@
+"""Findings of answers: their token counts and lengths, and how they arrived."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+
+from bakeoff.harness.client.plausibility import is_miscounted
+from bakeoff.results.columns import UNKNOWN
+from bakeoff.results.findings import Finding, FindingCode, invalid, warning
+from bakeoff.results.metrics.kinds import first_visible_ns
+from bakeoff.results.records import RequestRecord, TokenSource
+from bakeoff.results.requests import Flags, Requests
+
+_THINKING_BEGINS = ("<think>", "<thinking>", "<|channel|>analysis", "[THINK]")
+_THINKING_ENDS = ("</think>", "</thinking>", "[/THINK]")
+"""Tags of DeepSeek and Qwen, older models, gpt-oss and Mistral."""
+_MIN_BUFFERED_TOKENS, _ONE_PIECE_SHARE, _MAX_BUFFERED_SHARE = 8, 0.8, 0.5
+"""Answers of at least so many tokens arrive in one piece if the first read has this share of them; a finding if more
+than this share of them do."""
+
+
+def miscounted(measured: Requests, max_share: float) -> Iterator[Finding]:
+    """More answers than this share claim tokens that they cannot have."""
+    answered = measured.ok
+    wrong = [request for request in answered if is_miscounted(request)]
+    if len(wrong) > max_share * len(answered):
+        first = wrong[0]
+        yield invalid(
+            FindingCode.TOKENS_MISCOUNTED, miscounted_requests=len(wrong), ok_requests=len(answered),
+            claimed_tokens=first.output_tokens or 0, text_bytes=len(first.text.encode()),
+            asked_tokens=first.requested_output_tokens or 0,
+        )  # fmt: skip
+
+
+def resent(measured: Requests) -> Iterator[Finding]:
+    """Requests that were sent twice, because the server had closed an idle connection."""
+    if count := int(measured.equal("is_resent", True).sum()):
+        yield warning(FindingCode.RESENT, resent_requests=count, measured_requests=len(measured))
+
+
+def answer_findings(answered: Requests) -> Iterator[Finding]:
+    """Answers of the wrong length, and token counts that differ from the plan or are estimates."""
+    if wrong := _unequal(answered.take(_is_forced(answered)), "output_tokens", "requested_output_tokens"):
+        output, requested = wrong[0]
+        yield warning(
+            FindingCode.OUTPUT_LENGTH, wrong_requests=len(wrong), ok_requests=len(answered), output_tokens=output,
+            asked_tokens=requested,
+        )  # fmt: skip
+    if wrong := _unequal(answered, "prompt_tokens", "requested_input_tokens"):
+        counted, planned = wrong[0]
+        yield warning(
+            FindingCode.INPUT_LENGTH, wrong_requests=len(wrong), ok_requests=len(answered), engine_tokens=counted,
+            planned_tokens=planned,
+        )  # fmt: skip
+    yield from _guessed_counts(answered)
+    hidden = answered.ints("hidden_tokens")
+    if len(hidden := hidden[hidden > 0]):
+        yield warning(
+            FindingCode.HIDDEN_REASONING, hidden_requests=len(hidden), ok_requests=len(answered),
+            hidden_tokens=round(float(hidden.mean())),
+        )  # fmt: skip
+    if thinking := sum(_thinks_in_text(request) for request in answered):
+        yield warning(FindingCode.THINKING_IN_TEXT, thinking_requests=thinking, ok_requests=len(answered))
+    reasons = answered.chunks.sums(answered.is_reasoning.astype(np.int64)) > 0
+    if invisible := int((reasons & (first_visible_ns(answered) == UNKNOWN)).sum()):
+        yield warning(FindingCode.NOTHING_VISIBLE, invisible_requests=invisible, ok_requests=len(answered))
+    streamed = answered.take(answered.equal("is_streamed", True))
+    long = streamed.take(streamed.chunks.total_tokens >= _MIN_BUFFERED_TOKENS)
+    # most tokens of an answer arrived with its first ones
+    buffered = int((long.chunks.reads.first_tokens >= _ONE_PIECE_SHARE * long.chunks.total_tokens).sum())
+    if len(long) and buffered > _MAX_BUFFERED_SHARE * len(long):
+        yield warning(FindingCode.BUFFERED, buffered_requests=buffered, ok_requests=len(answered))
+
+
+def _is_forced(answered: Requests) -> Flags:
+    """Whether each answer should be as long as asked; those that are scored or call tools end by themselves."""
+    calls = np.array(["c" in kinds for kinds in answered.values("chunk_kinds")], dtype=bool)
+    return ~answered.is_present("check") & ~calls & ~answered.equal("token_source", TokenSource.ESTIMATED)
+
+
+def _guessed_counts(answered: Requests) -> Iterator[Finding]:
+    sources = Counter(answered.values("token_source"))
+    if apportioned := sources[TokenSource.APPORTIONED]:
+        yield warning(FindingCode.TOKENS_APPORTIONED, apportioned_requests=apportioned, ok_requests=len(answered))
+    if unplaced := sources[TokenSource.UNPLACED]:
+        yield warning(FindingCode.TOKENS_UNPLACED, unplaced_requests=unplaced, ok_requests=len(answered))
+    if estimated := sources[TokenSource.ESTIMATED]:
+        yield warning(FindingCode.TOKENS_ESTIMATED, estimated_requests=estimated, ok_requests=len(answered))
+    if assumed := sources[TokenSource.ASSUMED]:
+        yield warning(FindingCode.TOKENS_ASSUMED, assumed_requests=assumed, ok_requests=len(answered))
+
+
+def _thinks_in_text(request: RequestRecord) -> bool:
+    """Whether no chunk is reasoning, but the text begins with it or has the tag that ends it."""
+    if "r" in request.chunk_kinds:
+        return False
+    return request.text.lstrip().startswith(_THINKING_BEGINS) or any(tag in request.text for tag in _THINKING_ENDS)
+
+
+def _unequal(requests: Requests, counted: str, planned: str) -> list[tuple[int, int]]:
+    """The pairs of two fields in which both numbers are known and differ."""
+    a, b = requests.ints(counted), requests.ints(planned)
+    differ = (a != UNKNOWN) & (b != UNKNOWN) & (a != b)
+    return list(zip(a[differ].tolist(), b[differ].tolist(), strict=True))
