@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bakeoff.harness.experiment.config import load_experiment
+from bakeoff.harness.experiment.reading import load_experiment
 from tests.acceptance.docs.tutorials import TUTORIALS, missing, read
 
 

@@ -25,7 +25,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from bakeoff import results
-from bakeoff.harness.experiment.config import load_experiment
+from bakeoff.harness.experiment.reading import load_experiment
 from bakeoff.results.machine.ceilings import CEILINGS_FILE
 from benchmarks.gpu.offline import LLAMA_8B, UNFINISHED
 from benchmarks.gpu.served import run, write_model

@@ -12,7 +12,8 @@ import msgspec
 from bakeoff.harness.claims.claim import Claim, checked
 from bakeoff.harness.claims.trials import published_digest
 from bakeoff.harness.errors import BadClaim
-from bakeoff.harness.experiment.config import Experiment, experiment_from
+from bakeoff.harness.experiment.config import Experiment
+from bakeoff.harness.experiment.reading import experiment_from
 from bakeoff.workloads.options import typed_options
 
 CATALOGUE = Path(str(resources.files("bakeoff.harness.claims"))) / "catalogue"

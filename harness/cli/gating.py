@@ -180,7 +180,7 @@ def _measured(
     from bakeoff.harness.conduct.policies.gate import InterimAnalyses, gate_experiment
     from bakeoff.harness.conduct.run import create_run, run_into
     from bakeoff.harness.conduct.run import gate as gate_policy
-    from bakeoff.harness.experiment.config import loaded_experiment
+    from bakeoff.harness.experiment.reading import loaded_experiment
     from bakeoff.results import load
     from bakeoff.results.report import write_html
 

@@ -52,7 +52,7 @@ def demo(*, out: Out = DEFAULT_OUT) -> "Run":
     out
         Parent of the new run folder.
     """
-    from bakeoff.harness.experiment.config import load_experiment
+    from bakeoff.harness.experiment.reading import load_experiment
 
     return _measured(load_experiment(Path(__file__).parents[1] / "demo.toml"), out)
 
@@ -81,7 +81,7 @@ def run(
     out
         Parent of the new run folder.
     """
-    from bakeoff.harness.experiment.config import loaded_experiment, with_client
+    from bakeoff.harness.experiment.reading import loaded_experiment, with_client
     from bakeoff.results.log.store import earlier_run
 
     loaded = with_client(loaded_experiment(experiment), workers, ray)
@@ -116,7 +116,8 @@ def profile(
     import msgspec
 
     from bakeoff.harness.errors import BadExperiment
-    from bakeoff.harness.experiment.config import QualityConfig, loaded_experiment, profiling
+    from bakeoff.harness.experiment.config import QualityConfig
+    from bakeoff.harness.experiment.reading import loaded_experiment, profiling
 
     if diff is not None:
         return _differences(*diff)
@@ -256,7 +257,8 @@ def bench(
     from bakeoff.engines.base import base_url
     from bakeoff.harness.errors import BadExperiment
     from bakeoff.harness.experiment.bench import identified, json_object, split_headers
-    from bakeoff.harness.experiment.config import TrialConfig, profiling
+    from bakeoff.harness.experiment.config import TrialConfig
+    from bakeoff.harness.experiment.reading import profiling
     from bakeoff.harness.traffic.profile.selection import select
 
     if rate is not None and concurrency is not None:

@@ -92,7 +92,7 @@ def search(
     from bakeoff.harness.conduct.policies.search_config import search_config, search_warnings, tiers_of
     from bakeoff.harness.conduct.run import capacity_search, create_run, run_into
     from bakeoff.harness.errors import BadExperiment, RunInterrupted
-    from bakeoff.harness.experiment.config import loaded_experiment, with_client
+    from bakeoff.harness.experiment.reading import loaded_experiment, with_client
     from bakeoff.results import load
     from bakeoff.results.log.search import Over
     from bakeoff.results.log.store import earlier_run

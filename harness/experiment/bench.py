@@ -14,7 +14,8 @@ from bakeoff.engines.identification import identify, only_model, tokenizer_folde
 from bakeoff.engines.identity import Identity
 from bakeoff.engines.secrets import names_secret
 from bakeoff.harness.errors import BadExperiment
-from bakeoff.harness.experiment.config import Experiment, experiment_from
+from bakeoff.harness.experiment.config import Experiment
+from bakeoff.harness.experiment.reading import experiment_from
 from bakeoff.workloads import APPROXIMATE
 
 
@@ -36,8 +37,8 @@ def identified(
         the experiment, and the models that the server lists, if it was asked.
 
     Raises:
-        BadExperiment, EngineError, WorkloadError: as :func:`~bakeoff.harness.experiment.config.experiment_from`; or the
-            server does not identify itself.
+        BadExperiment, EngineError, WorkloadError: as of :func:`~bakeoff.harness.experiment.reading.experiment_from`;
+            or the server does not identify itself.
     """
     (server,) = data["engines"]
     given = data | {

@@ -8,7 +8,8 @@ from bakeoff.harness.conduct.policies.gate import InterimAnalyses, gate_experime
 from bakeoff.harness.conduct.progress import Observer, QuietObserver
 from bakeoff.harness.conduct.run import capacity_search, create_run, fixed_plan, gate, run_experiment
 from bakeoff.harness.conduct.world import inside
-from bakeoff.harness.experiment.config import Experiment, experiment_from
+from bakeoff.harness.experiment.config import Experiment
+from bakeoff.harness.experiment.reading import experiment_from
 from bakeoff.harness.virtual.engine import VirtualEngine
 from bakeoff.harness.virtual.world import VirtualWorld
 from bakeoff.results import Run, load
@@ -29,7 +30,7 @@ def virtual_experiment(labels: Iterable[str], loads: Iterable[Mapping[str, Any]]
         changes: top-level keys that override the defaults.
 
     Raises:
-        BadExperiment: as :func:`bakeoff.harness.experiment.config.experiment_from`.
+        BadExperiment: as :func:`bakeoff.harness.experiment.reading.experiment_from`.
     """
     data: dict[str, Any] = {
         "name": "virtual",

@@ -145,7 +145,7 @@ def experiment(source: "str | PathLike[str] | dict[str, Any] | Experiment") -> "
     Raises:
         BadExperiment, EngineError, WorkloadError: it cannot be read, or is invalid; the message is one line.
     """
-    from bakeoff.harness.experiment.config import loaded_experiment
+    from bakeoff.harness.experiment.reading import loaded_experiment
 
     return loaded_experiment(source)
 

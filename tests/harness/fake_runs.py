@@ -7,7 +7,7 @@ from typing import Any
 from bakeoff import results
 from bakeoff.harness.conduct.run import create_run, run_experiment
 from bakeoff.harness.conduct.world import inside
-from bakeoff.harness.experiment.config import experiment_from
+from bakeoff.harness.experiment.reading import experiment_from
 from bakeoff.harness.virtual.runs import QUIET
 from bakeoff.results.findings import FindingCode
 from bakeoff.results.records import Outcome, Phase, RequestRecord

@@ -14,7 +14,8 @@ from rich.console import Console
 from bakeoff import results
 from bakeoff.harness.conduct.progress import PlainObserver
 from bakeoff.harness.conduct.run import create_run, run_experiment
-from bakeoff.harness.experiment.config import Experiment, experiment_from
+from bakeoff.harness.experiment.config import Experiment
+from bakeoff.harness.experiment.reading import experiment_from
 from bakeoff.harness.truth import Schedule, truth_process
 from bakeoff.results.findings import FindingCode
 from bakeoff.results.records import Verdict

@@ -29,7 +29,7 @@ from bakeoff.engines.adapters.vllm import METRICS, VllmEngine, VllmOptions
 from bakeoff.engines.metrics.readers import EngineValues, reader_of
 from bakeoff.harness.conduct.progress import PlainObserver
 from bakeoff.harness.conduct.run import create_run, run_experiment
-from bakeoff.harness.experiment.config import experiment_from
+from bakeoff.harness.experiment.reading import experiment_from
 from bakeoff.results.metrics import latency
 from bakeoff.results.metrics.client_error import widest_s
 from bakeoff.results.metrics.declaration import known

@@ -20,7 +20,7 @@ from bakeoff.engines import pick_port
 from bakeoff.harness.conduct.policies.search_config import search_config
 from bakeoff.harness.conduct.progress import SearchObserver
 from bakeoff.harness.conduct.run import capacity_search, create_run, run_experiment
-from bakeoff.harness.experiment.config import experiment_from
+from bakeoff.harness.experiment.reading import experiment_from
 from bakeoff.harness.truth import Schedule, truth_process
 from bakeoff.results import load
 from bakeoff.results.log.search import EngineSearch

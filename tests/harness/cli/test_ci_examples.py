@@ -14,7 +14,7 @@ import yaml
 from bakeoff.engines.models.store import KNOWN_MODELS
 from bakeoff.harness.cli import make_app
 from bakeoff.harness.conduct.policies.gate import gate_experiment
-from bakeoff.harness.experiment.config import load_experiment
+from bakeoff.harness.experiment.reading import load_experiment
 
 ROOT = Path(__file__).parents[3]
 CI = ROOT / "docs/ci"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bakeoff.engines.environments import RECIPES
-from bakeoff.harness.experiment.config import experiment_from
+from bakeoff.harness.experiment.reading import experiment_from
 
 PAGE = (Path(__file__).parents[3] / "docs" / "engines.md").read_text(encoding="utf-8")
 

@@ -32,7 +32,7 @@ from bakeoff.harness.client.worker_host import WorkerClock
 from bakeoff.harness.conduct.progress import PlainObserver
 from bakeoff.harness.conduct.run import create_run, run_experiment
 from bakeoff.harness.errors import ClientFailed
-from bakeoff.harness.experiment.config import experiment_from
+from bakeoff.harness.experiment.reading import experiment_from
 from bakeoff.installation import how_to_install
 from bakeoff.results.files.frames import FrameAppender, FrameLog
 from bakeoff.results.findings import FindingCode

@@ -19,7 +19,7 @@ from bakeoff.engines.spec import EngineSpec
 from bakeoff.harness.conduct.addresses import division_of, pages_of, reset_caches, running_addresses, target_servers
 from bakeoff.harness.conduct.engine_start import started
 from bakeoff.harness.errors import BadExperiment
-from bakeoff.harness.experiment.config import experiment_from, profiling
+from bakeoff.harness.experiment.reading import experiment_from, profiling
 from bakeoff.harness.virtual import Fixed, PerToken, VirtualEngine, VirtualWorld, run_in, virtual_experiment
 from bakeoff.results.records import Phase, Verdict
 from tests.harness.pages import page_server

@@ -13,7 +13,8 @@ from bakeoff.engines.errors import BadOption
 from bakeoff.engines.request_shape import RequestShape, reshaped
 from bakeoff.harness.client.wire import OfClass, wire_sessions
 from bakeoff.harness.errors import BadExperiment
-from bakeoff.harness.experiment.config import Experiment, experiment_from
+from bakeoff.harness.experiment.config import Experiment
+from bakeoff.harness.experiment.reading import experiment_from
 from bakeoff.harness.virtual import Fixed, PerToken, VirtualEngine, virtual_run
 from bakeoff.results.compare.comparability import difference
 from bakeoff.results.compare.primary import primary_load

@@ -19,7 +19,7 @@ import pytest
 from bakeoff import results
 from bakeoff.engines import registry
 from bakeoff.harness.conduct.run import create_run, run_experiment
-from bakeoff.harness.experiment.config import experiment_from
+from bakeoff.harness.experiment.reading import experiment_from
 from bakeoff.harness.virtual import Death, Fault, VirtualEngine, virtual_experiment, virtual_run
 from bakeoff.harness.virtual.runs import QUIET
 from bakeoff.results.files.frames import FrameLog

@@ -8,7 +8,8 @@ import pytest
 
 from bakeoff import results
 from bakeoff.harness.errors import BadExperiment
-from bakeoff.harness.experiment.config import Experiment, experiment_from
+from bakeoff.harness.experiment.config import Experiment
+from bakeoff.harness.experiment.reading import experiment_from
 from bakeoff.harness.virtual import Fixed, PerToken, VirtualEngine, virtual_run
 from bakeoff.harness.virtual.engine import Fault
 from bakeoff.results.findings import FindingCode

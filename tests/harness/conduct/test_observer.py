@@ -4,7 +4,8 @@ import msgspec
 import pytest
 
 from bakeoff.harness.conduct.progress import Estimate
-from bakeoff.harness.experiment.config import Experiment, WorkloadConfig, experiment_from
+from bakeoff.harness.experiment.config import Experiment, WorkloadConfig
+from bakeoff.harness.experiment.reading import experiment_from
 from bakeoff.harness.traffic.expected import ExpectedLength
 from bakeoff.results.log.run_log import EngineStarted, EngineStarting, TrialFinished
 from bakeoff.results.records import Load, TrialPlan, TrialRecord, Verdict, Window

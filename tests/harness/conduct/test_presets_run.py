@@ -12,7 +12,7 @@ import pytest
 
 from bakeoff import results
 from bakeoff.harness.conduct.run import create_run, run_experiment
-from bakeoff.harness.experiment.config import experiment_from
+from bakeoff.harness.experiment.reading import experiment_from
 from bakeoff.harness.virtual import VirtualEngine, VirtualWorld, run_in
 from bakeoff.harness.virtual.runs import QUIET
 from bakeoff.results.findings import Finding, FindingCode

@@ -20,8 +20,8 @@ from bakeoff.harness.conduct import conductor
 from bakeoff.harness.conduct.kernels import record_kernels
 from bakeoff.harness.conduct.world import inside
 from bakeoff.harness.errors import BadExperiment
-from bakeoff.harness.experiment.config import profiling
 from bakeoff.harness.experiment.fingerprint import fingerprint
+from bakeoff.harness.experiment.reading import profiling
 from bakeoff.harness.virtual import VirtualEngine, VirtualWorld, run_in, virtual_experiment
 from bakeoff.results.attribution import Latency, Part
 from bakeoff.results.attribution.roofline import Roofline

@@ -16,8 +16,8 @@ from bakeoff.harness.conduct.policies.search_config import search_config
 from bakeoff.harness.conduct.progress import trial_line
 from bakeoff.harness.conduct.run import create_run
 from bakeoff.harness.conduct.world import RealWorld
-from bakeoff.harness.experiment.config import experiment_from
 from bakeoff.harness.experiment.fingerprint import fingerprint
+from bakeoff.harness.experiment.reading import experiment_from
 from bakeoff.harness.virtual import VirtualEngine, VirtualWorld, run_in, virtual_experiment
 from bakeoff.results.errors import RunNotFound
 from bakeoff.results.log.run_log import TrialFinished

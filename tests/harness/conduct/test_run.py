@@ -17,7 +17,8 @@ from bakeoff.harness.client import Fleet
 from bakeoff.harness.conduct.progress import PlainObserver
 from bakeoff.harness.conduct.run import create_run, recover, run_experiment
 from bakeoff.harness.conduct.world import inside
-from bakeoff.harness.experiment.config import Experiment, experiment_from
+from bakeoff.harness.experiment.config import Experiment
+from bakeoff.harness.experiment.reading import experiment_from
 from bakeoff.harness.truth import Schedule, truth_process
 from bakeoff.harness.virtual import (
     Death,

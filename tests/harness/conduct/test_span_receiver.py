@@ -17,7 +17,7 @@ from bakeoff.harness.client import Fleet
 from bakeoff.harness.conduct import engine_start, recording, spans
 from bakeoff.harness.conduct.engine_start import EngineUnderTest
 from bakeoff.harness.conduct.spans import TYPE, SpanReceiver, read_clocks, receiving
-from bakeoff.harness.experiment.config import profiling
+from bakeoff.harness.experiment.reading import profiling
 from bakeoff.harness.host.clock import LoopClock, run_virtual
 from bakeoff.harness.virtual import VirtualEngine, VirtualWorld, run_in, virtual_experiment
 from bakeoff.results import Run

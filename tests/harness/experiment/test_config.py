@@ -8,15 +8,8 @@ from bakeoff.engines.errors import BadOption as BadEngineOption
 from bakeoff.engines.errors import UnknownEngine
 from bakeoff.harness.conduct.run import create_run
 from bakeoff.harness.errors import BadExperiment
-from bakeoff.harness.experiment.config import (
-    ClientConfig,
-    Experiment,
-    QualityConfig,
-    TrialConfig,
-    experiment_from,
-    load_experiment,
-    with_client,
-)
+from bakeoff.harness.experiment.config import ClientConfig, Experiment, QualityConfig, TrialConfig
+from bakeoff.harness.experiment.reading import experiment_from, load_experiment, with_client
 from bakeoff.results import ResultsError
 from bakeoff.results.records import Cache, Load, Slo
 from bakeoff.workloads import BadOption, UnknownWorkload

@@ -11,7 +11,8 @@ from rich.console import Console
 
 from bakeoff import results
 from bakeoff.harness.errors import BadExperiment
-from bakeoff.harness.experiment.config import Experiment, experiment_from, loaded_experiment
+from bakeoff.harness.experiment.config import Experiment
+from bakeoff.harness.experiment.reading import experiment_from, loaded_experiment
 from bakeoff.harness.virtual import Fixed, PerToken, VirtualEngine, virtual_run
 from bakeoff.results.report import print_grid, render_html
 from bakeoff.results.run.grid import GridReport, best_metric, grid_effects, ranking

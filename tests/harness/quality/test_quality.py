@@ -18,7 +18,8 @@ from bakeoff.engines import Engine, Model, engine
 from bakeoff.harness.client import decode_stream
 from bakeoff.harness.conduct.progress import PlainObserver
 from bakeoff.harness.conduct.run import create_run, run_experiment
-from bakeoff.harness.experiment.config import Experiment, experiment_from
+from bakeoff.harness.experiment.config import Experiment
+from bakeoff.harness.experiment.reading import experiment_from
 from bakeoff.harness.quality import asks_logprobs, check_quality
 from bakeoff.harness.quality.scorer import Line, Score, Scores
 from bakeoff.harness.traffic.planner import traffic_planner

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from bakeoff.harness.errors import BadExperiment
-from bakeoff.harness.experiment.config import Experiment, experiment_from
+from bakeoff.harness.experiment.config import Experiment
+from bakeoff.harness.experiment.reading import experiment_from
 from bakeoff.harness.rules.rule_set import Start, broken, rule_sets, rules_named
 
 AGENTX = "agentx-harness-1.0"

@@ -9,7 +9,8 @@ import pytest
 
 from bakeoff.harness.client.fake import ScriptedTransport
 from bakeoff.harness.client.orders import Ramped
-from bakeoff.harness.experiment.config import Experiment, experiment_from
+from bakeoff.harness.experiment.config import Experiment
+from bakeoff.harness.experiment.reading import experiment_from
 from bakeoff.harness.traffic.beginning import Beginning
 from bakeoff.harness.traffic.plan_file import PlanFile
 from bakeoff.harness.traffic.planner import Traffic, TrafficPlanner, traffic_planner

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from bakeoff import results
-from bakeoff.harness.experiment.config import experiment_from
+from bakeoff.harness.experiment.reading import experiment_from
 from bakeoff.harness.virtual import Batched, VirtualEngine, virtual_run
 from bakeoff.results.compare.comparison import EngineComparison
 from bakeoff.results.compare.config import ComparisonConfig

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bakeoff.harness.experiment.config import load_experiment
+from bakeoff.harness.experiment.reading import load_experiment
 from bakeoff.workloads import Seed, Session, Tokenizer, workload
 
 FOLDER = Path(__file__).parents[3] / "benchmarks" / "speculation"

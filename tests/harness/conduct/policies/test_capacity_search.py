@@ -15,7 +15,7 @@ from bakeoff.harness.conduct.policies.capacity_search import CapacitySearch, att
 from bakeoff.harness.conduct.policies.search_config import search_config
 from bakeoff.harness.conduct.run import create_run
 from bakeoff.harness.conduct.world import World
-from bakeoff.harness.experiment.config import experiment_from
+from bakeoff.harness.experiment.reading import experiment_from
 from bakeoff.harness.virtual import VirtualWorld
 from bakeoff.results.findings import Finding, FindingCode
 from bakeoff.results.log.run_log import EngineLost, RunLogWriter, TrialFinished, TrialPlanned

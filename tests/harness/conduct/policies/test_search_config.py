@@ -9,7 +9,8 @@ import pytest
 from bakeoff.harness.conduct.policies.search_config import search_config, search_warnings
 from bakeoff.harness.conduct.run import create_run
 from bakeoff.harness.errors import BadExperiment
-from bakeoff.harness.experiment.config import Experiment, experiment_from
+from bakeoff.harness.experiment.config import Experiment
+from bakeoff.harness.experiment.reading import experiment_from
 from bakeoff.results.errors import NotComparable, RunNotFound
 from bakeoff.results.log.run_log import LevelJudged
 from bakeoff.results.log.search import Attempt, Over, SearchConfig

@@ -7,7 +7,7 @@ import pytest
 
 from bakeoff import results
 from bakeoff.harness.conduct.policies.search_config import search_config
-from bakeoff.harness.experiment.config import experiment_from
+from bakeoff.harness.experiment.reading import experiment_from
 from bakeoff.harness.virtual import Death, Fixed, VirtualEngine, Whole, virtual_search
 from bakeoff.results.findings import FindingCode
 from bakeoff.results.log.search import Ended, EngineSearch
