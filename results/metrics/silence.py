@@ -45,8 +45,9 @@ def unusual_silence(requests: Requests, window: Window) -> Silence | None:
     answered = sent.take(sent.chunks.counts > 0)
     if not len(answered) or window.length_s <= 0:
         return None
-    chunks = np.unique(answered.chunks.ns)
-    chunks = chunks[chunks >= window.start_ns]
+    times_ns = answered.chunks.ns
+    first_after = times_ns[times_ns > window.end_ns].min(initial=np.iinfo(np.int64).max)
+    chunks = np.unique(times_ns[(times_ns >= window.start_ns) & (times_ns <= first_after)])
     began, ended = sent.ints("sent_ns"), sent.ints("ended_ns")
     order = np.argsort(ended)
     # the first send among the requests that end with this one or later
