@@ -135,6 +135,10 @@ class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
                 all(exporter.is_plain for exporter in self.exporters),
                 "exporters: give the http or https address of each page, without a user",
             ),
+            (
+                len({exporter.url for exporter in self.exporters}) == len(self.exporters),
+                "exporters names a page twice; remove one, or join their gpus",
+            ),
             (not secret_flag, f"args: {_name(secret_flag)} would show its value in the process list; give it in env"),
             (not exposed, f"container.args: {exposed} would show its value in the process list; give it in env"),
             (self.container is None or not (self.environment or self.program),

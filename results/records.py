@@ -5,6 +5,7 @@ count of tokens ends in ``_tokens``. ``None`` means *not known*, never zero. Eve
 :data:`SCHEMA_VERSION`; a reader refuses any other.
 """
 
+import math
 from collections.abc import Iterable
 from enum import StrEnum
 from typing import Any
@@ -262,6 +263,10 @@ class TelemetryRecord(msgspec.Struct, frozen=True):
     reasons: dict[str, str] = {}
 
 
+_SAME_RATE = 0.001
+"""Relative difference of two rates that are the same."""
+
+
 class Load(msgspec.Struct, frozen=True, omit_defaults=True):
     """One load level: a closed loop (``concurrency``) or an open one (``arrival``)."""
 
@@ -284,6 +289,13 @@ class Load(msgspec.Struct, frozen=True, omit_defaults=True):
     def label(self) -> str:
         """Short text for tables: ``c=8``, ``poisson 0.8/s``, ``poisson 50/s ≤16``, ``poisson 5/s, chat alone``."""
         return self._pace if self.only is None else f"{self._pace}, {self.only} alone"
+
+    def is_part_of(self, whole: "Load", share: float) -> bool:
+        """Whether it is what a class with this share of the sessions sends in an open loop with all classes."""
+        if self.only is None or self.rate_per_s is None or whole.rate_per_s is None:
+            return False
+        is_alike = msgspec.structs.replace(self, rate_per_s=whole.rate_per_s, only=None) == whole
+        return is_alike and math.isclose(self.rate_per_s, whole.rate_per_s * share, rel_tol=_SAME_RATE)
 
     @property
     def _pace(self) -> str:

@@ -293,8 +293,19 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
         return rules_named(self.rules)
 
     def traffic_seed(self, load: Load) -> str:
-        """Seed of one level's lengths and arrival times: equal for all engines and repeats, but not between levels."""
-        return f"{self.seed}/{load.label}"
+        """Seed of one level's lengths and arrival times: equal for all engines and repeats, but not between levels.
+
+        A class alone has that of the load from which it is taken.
+        """
+        return f"{self.seed}/{(self.load_with(load) or load).label}"
+
+    def load_with(self, alone: Load) -> Load | None:
+        """The load of all classes of which a load is one class's part; None if there is none."""
+        if alone.only is None:
+            return None
+        weights = {each.name: each.weight for each in self.classes}
+        share = weights[alone.only] / sum(weights.values())
+        return next((load for load in self.loads if alone.is_part_of(load, share)), None)
 
 
 def is_steady(load: Load) -> bool:

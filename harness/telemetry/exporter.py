@@ -12,6 +12,7 @@ the last reading meanwhile.
 """
 
 import http.client
+import math
 import threading
 import time
 import urllib.parse
@@ -122,7 +123,7 @@ class ExporterReader:
         found: dict[Device, dict[str, float | int | None]] = {}
         self._ranks.clear()
         for sample in samples(body.decode("utf-8", "replace"), _NAMES):
-            device = _device(sample)
+            device = _device(sample) if math.isfinite(sample.value) else None
             if device is not None and (not self._gpus or self._gpus & {device.number, device.uuid}):
                 self._add(sample, device, found.setdefault(device, {}))
         shown = {name for device in found for name in (device.number, device.uuid)}
@@ -165,8 +166,9 @@ class ExporterProbe:
     def __init__(self, page: ExporterPage, emit: Callable[[TelemetryRecord], None], sampled: Mapping[str, str]) -> None:
         parts = urllib.parse.urlsplit(page.url)
         path = f"{parts.path or '/metrics'}{f'?{parts.query}' if parts.query else ''}"
-        self._place = parts.netloc.rpartition("@")[2]
-        self._page = Page(f"{parts.scheme}://{self._place}", path, page.access)
+        host = parts.netloc.rpartition("@")[2]
+        self._place = host if path == "/metrics" else f"{host}{path}"
+        self._page = Page(f"{parts.scheme}://{host}", path, page.access)
         self._reader = ExporterReader(page.gpus)
         self._emit = emit
         self._sampled = sampled

@@ -208,8 +208,8 @@ class TrafficPlanner:
 
     def _seed(self, load: Load, repeat: int, engine: str) -> Seed:
         level = self.experiment.traffic_seed(load)
-        trial = f"{level}/{repeat}"
-        return Seed(trial if self._redraw else level, f"{trial}{self._own_words(engine)}")
+        words = f"{self.experiment.seed}/{load.label}/{repeat}{self._own_words(engine)}"
+        return Seed(f"{level}/{repeat}" if self._redraw else level, words)
 
     def _own_words(self, engine: str) -> str:
         """A seed suffix that gives engines at one address different words, because they share its prefix cache."""
@@ -295,14 +295,20 @@ class TrafficPlanner:
             return plan_recorded(
                 source, self.tokenizer, seed, duration_s=span_s, count=count, time_warp=warp, warp_thinking=thinking
             )
-        process = arrival(load.arrival or "poisson", load.rate_per_s or 0.0, load.arrival_options)
-        source = _within(self._workload, span_s)
-        return plan_open(source, process, self.tokenizer, seed, duration_s=span_s, count=count)
+        return itertools.islice(self._arriving(load, seed, duration_s=span_s, reach_s=span_s), count)
 
     def _constant(self, load: Load, seed: Seed) -> Iterator[PlannedSession]:
         """Sessions of a steady open loop, without end."""
-        process = arrival(load.arrival or "poisson", load.rate_per_s or 0.0, load.arrival_options)
-        return plan_open(self._source(), process, self.tokenizer, seed, duration_s=math.inf, count=_ENDLESS)
+        return self._arriving(load, seed, duration_s=math.inf, reach_s=self._reach_s)
+
+    def _arriving(self, load: Load, seed: Seed, *, duration_s: float, reach_s: float) -> Iterator[PlannedSession]:
+        """Sessions of an open loop; of a class alone those that it has among the others, at the same times."""
+        together = self.experiment.load_with(load)
+        workload, chosen = (self._workload, load) if together is None else (self.experiment.source(), together)
+        process = arrival(chosen.arrival or "poisson", chosen.rate_per_s or 0.0, chosen.arrival_options)
+        source = _within(workload, reach_s)
+        plan = plan_open(source, process, self.tokenizer, seed, duration_s=duration_s, count=_ENDLESS)
+        return (planned for planned in plan if together is None or planned.session.traffic_class == load.only)
 
     def _pool(self, load: Load, seed: Seed, endless: EndlessCache) -> Pool:
         if load.concurrency is not None:

@@ -41,7 +41,10 @@ _ENERGIES = {
     "energy_per_request_j": "requests_per_s",
 }
 """Metric → the rate by which it divides the power."""
-_OF_THE_WHOLE = dict.fromkeys(CATALOGUE, absent("no request of the class in the window has it"))
+_NO_REQUEST, _NO_LOG = (
+    dict.fromkeys(CATALOGUE, absent(reason))
+    for reason in ("no request of the class in the window has it", "the file does not hold the requests of a class")
+)
 """The metrics of a class's trial, unless its requests have them."""
 
 
@@ -108,7 +111,8 @@ def _mapped(
 def _with_requests(trial: AnyTrial, requests: Requests, slo: Slo) -> CommonTrial:
     """A trial of these requests alone."""
     metrics = request_metrics(requests, slo) if len(requests) else {}
-    return CommonTrial(trial.record, {**_OF_THE_WHOLE, **metrics}, trial.quality, work_of(requests))
+    others = _NO_REQUEST if len(trial.requests) else _NO_LOG
+    return CommonTrial(trial.record, {**others, **metrics}, trial.quality, work_of(requests))
 
 
 def _parts(a: Sessions, b: Sessions, traffic_class: str | None = None) -> "list[_Part]":

@@ -8,6 +8,7 @@ undecided, since the noise is too high for that change, and reported as such. A 
 answers that differ from the reference fail the gate too.
 """
 
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from bakeoff.results.compare.comparison import EngineComparison, compare_sides
 from bakeoff.results.compare.config import ComparisonConfig
 from bakeoff.results.compare.evaluation import compare_evaluations
 from bakeoff.results.compare.reliability import FailureMode
-from bakeoff.results.compare.sides import Side
+from bakeoff.results.compare.sides import AnyTrial, Side
 from bakeoff.results.compare.text import band_text, heading, why_text
 from bakeoff.results.errors import NoEvidence
 from bakeoff.results.metrics import COMPARED
@@ -216,7 +217,7 @@ def _missing_in_b(a: Side, b: Side, compared: EngineComparison) -> list[Regressi
         if guard.evidence is not None or guard.judgement is not Judgement.UNCLEAR:
             continue
         if guard.traffic_class is not None:
-            if guard.reason is Reason.ABSENT and guard.parameters["side"] == "B" and a.at(guard.level):
+            if guard.reason is Reason.ABSENT and _is_unseen(guard, a.at(guard.level)):
                 doubts.append(_of_metric(guard))
             continue
         in_a, in_b = (
@@ -226,6 +227,11 @@ def _missing_in_b(a: Side, b: Side, compared: EngineComparison) -> list[Regressi
         if in_a and all(in_a) and (has_too_few or not all(in_b)):
             doubts.append(_of_metric(guard))
     return doubts
+
+
+def _is_unseen(guard: Comparison, of_a: Sequence[AnyTrial]) -> bool:
+    """Whether a metric of a class is absent from B alone, or from A because its file holds no requests."""
+    return bool(of_a) and (guard.parameters["side"] == "B" or not any(len(trial.requests) for trial in of_a))
 
 
 def _answers_differ(a: QualitySummary | None, b: QualitySummary | None) -> bool:

@@ -206,7 +206,7 @@ def _ends_only(request: RequestRecord) -> RequestRecord:
         chunk_ns=times_ns, chunk_tokens=tokens,
         prompt_tokens=request.prompt_tokens, output_tokens=request.output_tokens, cached_tokens=request.cached_tokens,
         finish_reason=request.finish_reason, is_right=request.is_right, is_streamed=request.is_streamed,
-        model=request.model,
+        model=request.model, traffic_class=request.traffic_class,
     )  # fmt: skip
 
 

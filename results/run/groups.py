@@ -15,7 +15,7 @@ from bakeoff.results.metrics.declaration import known
 from bakeoff.results.metrics.prefix_cache import prompt_tokens
 from bakeoff.results.metrics.requests import prompt_lengths
 from bakeoff.results.metrics.trial import request_metrics
-from bakeoff.results.records import Load, Slo
+from bakeoff.results.records import Slo
 from bakeoff.results.requests import Requests
 from bakeoff.results.run.cells import Cell, Trial
 from bakeoff.results.run.levels import levels_of
@@ -27,8 +27,6 @@ Name = tuple[int, str]
 """Order and name of a group."""
 NameOf = Callable[[Requests], Iterable[Name | None]]
 """The group of each request."""
-_SAME_RATE = 0.001
-"""Relative difference of two rates that are the same."""
 _CONFIDENCE = 0.95
 _TURNS = (1, 5, 20, 50, 200)
 _TOKENS = (1_000, 4_000, 16_000, 64_000, 256_000)
@@ -101,13 +99,13 @@ class Interference(msgspec.Struct, frozen=True):
 
 
 def interference(run: Run, metrics: Sequence[str] = ("ttft_p50_s", "e2e_p50_s")) -> list[Interference]:
-    """The classes that were also sent alone, at their share of an open loop's rate."""
+    """The classes whose requests of an open loop were also sent alone, at the same times."""
     slos, shares = run.manifest.classes, _shares(run)
     levels = levels_of(run)
     found: list[Interference] = []
     for level, alone in itertools.product(levels, levels):
         name = alone.load.only
-        if name is None or level.load.only is not None or not _is_share(alone.load, level.load, shares[name]):
+        if name is None or level.load.only is not None or not alone.load.is_part_of(level.load, shares[name]):
             continue
         for mixed, single in itertools.product(level.cells, alone.cells):
             if mixed.engine == single.engine:
@@ -121,15 +119,6 @@ def _shares(run: Run) -> dict[str, float]:
     """Each class's share of the sessions."""
     weights = {each["name"]: each.get("weight", 1.0) for each in run.manifest.experiment.get("classes") or []}
     return {name: weight / sum(weights.values()) for name, weight in weights.items()}
-
-
-def _is_share(alone: Load, mixed: Load, share: float) -> bool:
-    """Whether a class alone has the arrivals that it has among the others: a share of a Poisson process is one."""
-    pace = (alone.arrival or "poisson", alone.max_in_flight, alone.time_warp, alone.arrival_options)
-    if pace != (mixed.arrival or "poisson", mixed.max_in_flight, mixed.time_warp, mixed.arrival_options):
-        return False
-    rates = alone.rate_per_s, mixed.rate_per_s
-    return None not in rates and math.isclose(rates[0] or 0.0, (rates[1] or 0.0) * share, rel_tol=_SAME_RATE)
 
 
 def _by_repeat(run: Run, cell: Cell, name: str, slo: Slo) -> dict[int, dict[str, Value]]:

@@ -154,6 +154,9 @@ def _check_numbers(*, resolution: float, alpha: float, trials: int, minutes: flo
 
 
 def _level_of(load: Load, over: Over) -> float | None:
+    """Its rate or its slots; None for a load of the other kind, or of one class alone."""
+    if load.only is not None:
+        return None
     return load.rate_per_s if over is Over.RATE else load.concurrency
 
 

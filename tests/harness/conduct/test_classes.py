@@ -209,6 +209,21 @@ def test_interference_is_a_class_among_the_others_over_it_alone(tmp_path: Path):
             waits_s[trial.record.load.only] += [each - E2E_S["short"] for each in e2e_s]
     logs = [np.log(medians[None, repeat] / medians["short", repeat]) for repeat in (1, 2, 3)]
     assert found[0].ratios["e2e_p50_s"].centre == pytest.approx(np.exp(np.mean(logs)), rel=1e-6)
+    for name in ("short", "long"):
+        together, single = (
+            [
+                (round((r.planned_ns - trial.window.start_ns) / 1e9, 6), r.requested_output_tokens)
+                for trial in run.finished
+                if trial.record.load.only == only and trial.record.repeat == 1
+                for r in trial.inside
+                if r.traffic_class == name
+            ]
+            for only in (None, name)
+        )
+        both_until_s = min(trial.window.length_s for trial in run.finished)
+        assert [each for each in together if each[0] < both_until_s] == [
+            each for each in single if each[0] < both_until_s
+        ]
     squares = {None: 0.75 * E2E_S["short"] ** 2 + 0.25 * E2E_S["long"] ** 2, "short": E2E_S["short"] ** 2}
     busy = {None: 2.4 * (0.75 * E2E_S["short"] + 0.25 * E2E_S["long"]), "short": 1.8 * E2E_S["short"]}
     for only, rate in ((None, 2.4), ("short", 1.8)):
@@ -225,3 +240,15 @@ def test_only_names_a_class_beside_a_load_of_all():
         experiment(loads=[{"concurrency": 2}, {"concurrency": 1, "only": "gold"}])
     with pytest.raises(BadExperiment, match="every load is of one class alone"):
         experiment(loads=[{"concurrency": 1, "only": "short"}])
+
+
+@pytest.mark.parametrize("arrival", ["poisson", "constant", "gamma"])
+def test_a_class_without_others_has_no_interference(tmp_path: Path, arrival: str):
+    """Near saturation the draw of the arrivals decides the latencies, so both loads must have the same one."""
+    loads = [{"rate_per_s": 4.0, "arrival": arrival}, {"rate_per_s": 4.0, "arrival": arrival, "only": "short"}]
+    made = experiment(CLASSES[:1], loads=loads, repeats=2, trial={"warm_up_s": 0.0, "duration_s": 30})
+    engine = VirtualEngine(service=PerToken(Fixed(TTFT_S), Fixed(TOKEN_S)), slots=1)
+    (found,) = interference(virtual_run(made, {"a": engine}, tmp_path))
+    assert {name: ratio.centre for name, ratio in found.ratios.items()} == {
+        "ttft_p50_s": pytest.approx(1.0, abs=1e-6), "e2e_p50_s": pytest.approx(1.0, abs=1e-6),
+    }  # fmt: skip

@@ -106,6 +106,15 @@ def test_other_power_sources_have_names_of_our_own():
     assert (device.label, values) == ("gpu psu-1", {"power_w": 612.5, "energy_j": 18250311})
 
 
+def test_a_value_that_is_no_number_loses_no_other():
+    wrong = (("MEM_CLOCK", "NaN"), ("XID_ERRORS", "+Inf"), ("CLOCKS_EVENT_REASONS", "NaN"))
+    lines = (f'DCGM_FI_DEV_{field}{{gpu="0",UUID="GPU-0"}} {value}\n' for field, value in wrong)
+    body = page(0) + "".join(lines).encode()
+    (values,) = ExporterReader().read(body).values()
+    assert (values["energy_j"], values["throttle_reasons"]) == (1000.0, 4)
+    assert not {"clock_memory_mhz", "xid"} & values.keys()
+
+
 def test_openmetrics_names_counters_with_a_suffix():
     body = page(0).replace(b"ENERGY_CONSUMPTION{", b"ENERGY_CONSUMPTION_total{")
     (values,) = ExporterReader().read(body).values()
@@ -214,11 +223,11 @@ def test_a_page_becomes_records_and_one_that_fails_says_why():
         for probe in probes:
             probe.stop()  # which reads each page once more
     place = url.removeprefix("http://")
-    assert {record.source for record in found} == {f"gpu0@{place}", "exporter of gpu3", f"exporter at {place}"}
+    assert {record.source for record in found} == {f"gpu0@{place}", "exporter of gpu3", f"exporter at {place}/other"}
     assert "HTTP 404 Not Found at /other" in {reason for record in found for reason in record.reasons.values()}
     window = Window(0, time.monotonic_ns())
     assert energy([record for record in found if record.reasons], window).total_j.reason == (
-        f"exporter at {place}: HTTP 404 Not Found at /other"
+        f"exporter at {place}/other: HTTP 404 Not Found at /other"
     )
     (finding,) = [each for each in machine_findings(found, window) if each.code is FindingCode.EXPORTER_UNREAD]
     assert finding.parameters["reason"] == "HTTP 404 Not Found at /other"

@@ -1,6 +1,7 @@
 """A gate judges every class of the traffic by its own requests and SLO: the whole hides a class that got worse."""
 
 import io
+from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import msgspec
@@ -15,7 +16,8 @@ from bakeoff.results.compare.comparison import EngineComparison
 from bakeoff.results.compare.config import ComparisonConfig
 from bakeoff.results.compare.gate import GateVerdict, Outcome, RegressionKind, judge
 from bakeoff.results.compare.sides import Side, side_of
-from bakeoff.results.report.gate import gate_markdown, junit_xml, print_gate, regression_texts
+from bakeoff.results.export.benchmark_json import benchmark_json, read_benchmark_json
+from bakeoff.results.report.gate import doubt_texts, gate_markdown, junit_xml, print_gate, regression_texts
 from bakeoff.results.requests import Requests
 from bakeoff.results.statistics import Judgement
 from bakeoff.results.statistics.comparison import Comparison, Reason
@@ -113,3 +115,17 @@ def test_a_class_that_only_the_candidate_lacks_is_a_doubt(run: results.Run):
     verdict = judge(a, msgspec.structs.replace(b, sessions={next(iter(b.sessions)): lacking}))
     assert comparison(verdict.compared, "ttft_p50_s", "long").reason is Reason.ABSENT
     assert ("ttft_p50_s", "long") in {(doubt.metric, doubt.traffic_class) for doubt in verdict.doubts}
+
+
+def test_a_class_is_gated_from_a_file_as_from_its_folder(run: results.Run, tmp_path: Path):
+    file = tmp_path / "runs.json"
+    file.write_bytes(benchmark_json({"classes": run}))
+    (stored,) = read_benchmark_json(file)
+    verdict = judge(side_of(stored, "a"), side_of(stored, "b"))
+    assert ("ttft_p50_s", "long") in {(worse.metric, worse.traffic_class) for worse in verdict.regressions}
+    bare = msgspec.structs.replace(
+        stored, finished=[msgspec.structs.replace(trial, requests=[]) for trial in stored.finished]
+    )
+    verdict = judge(side_of(bare, "a"), side_of(bare, "b"))
+    assert ("ttft_p50_s", "long") in {(doubt.metric, doubt.traffic_class) for doubt in verdict.doubts}
+    assert any("the file does not hold the requests of a class" in line for line in doubt_texts(verdict))
