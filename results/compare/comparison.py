@@ -99,8 +99,9 @@ def compare_sides(a: Side, b: Side, config: ComparisonConfig | None = None, *, c
     if main is None:
         raise NotComparable("the two sides have no load level in common")
     pairs = {load.label: _pair(a, b, load.label, config, loads=len(shared)) for load in shared}
+    together = [load.label for load in shared if load.only is None]
     of_classes = {
-        name: {level: _class_pair(pair, name, slo, loads=len(shared)) for level, pair in pairs.items()}
+        name: {label: _class_pair(pairs[label], name, slo, loads=len(shared)) for label in together}
         for name, slo in a.run.manifest.classes.items()
     }
     chosen = config.primary or primary_metric(main, _known(pairs[main.label]))
