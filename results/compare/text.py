@@ -41,7 +41,7 @@ def reason_text(comparison: Comparison) -> str:
     metric, evidence = COMPARED[comparison.metric], comparison.evidence
     if comparison.reason is Reason.INTERVAL:
         assert evidence is not None, "an interval is evidence"
-        return _interval_text(comparison.judgement, evidence, scale_of(metric))
+        return _interval_text(comparison, evidence, scale_of(metric))
     values: dict[str, str | int | float] = dict(comparison.parameters)
     if comparison.reason is Reason.CLIENT_ERROR:
         values |= {name: _quantity(metric, float(value)) for name, value in values.items()}
@@ -116,12 +116,15 @@ def _ranks_text(comparison: Comparison) -> str:
     return "" if p_value is None else f"; the runs differ (exact test: p {p_value:.2g})"
 
 
-def _interval_text(judgement: Judgement, evidence: Evidence, scale: Scale) -> str:
+def _interval_text(comparison: Comparison, evidence: Evidence, scale: Scale) -> str:
     confidence, no_change = f"{100 * (1 - evidence.alpha):.3g} %", 1 if scale is Scale.RATIO else 0
+    judgement, effect = comparison.judgement, comparison.ratio or comparison.difference
     if judgement is Judgement.SAME:
         band = band_text(evidence.band, scale)
         return f"the whole {confidence} interval of {_runs_text(evidence)} is within ±{band}"
     if judgement is Judgement.UNCLEAR:
+        if effect and effect.low is not None and effect.high is not None and not effect.low <= no_change <= effect.high:
+            return f"so few runs may rank so by chance (exact test: p {evidence.p_value:.2g}); use more repeats"
         return f"the {confidence} interval contains {no_change}; {_power_text(evidence, scale)}"
     return f"the {confidence} interval of {_runs_text(evidence)} excludes {no_change}"
 

@@ -250,7 +250,7 @@ SENTENCES: dict[FindingCode, str] = {
         "same limit"
     ),
     FindingCode.EXPORTER_UNREAD: (
-        "the page of {exporter} could not be read {failures} times, so figures of its GPUs are missing ({reason}); "
+        "the page of {exporter} could not be read (times: {failures}), so figures of its GPUs are missing: {reason}; "
         "correct exporters, or start it"
     ),
     FindingCode.ENERGY_SOURCES_DISAGREE: (

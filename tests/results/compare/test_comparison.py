@@ -11,10 +11,12 @@ from bakeoff.results.compare.config import ComparisonConfig
 from bakeoff.results.compare.sides import Side, labels, select, together
 from bakeoff.results.compare.text import reason_text
 from bakeoff.results.errors import NoEvidence, NotComparable
-from bakeoff.results.metrics import Value, absent, headline
+from bakeoff.results.metrics import CATALOGUE, Value, absent, headline
 from bakeoff.results.records import Slo
 from bakeoff.results.run.work import WorkComparison
 from bakeoff.results.statistics import Judgement
+from bakeoff.results.statistics.comparison import Evidence, Reason, of_effect
+from bakeoff.results.statistics.interval import Interval
 from bakeoff.results.statistics.two_sample import Method
 from tests.results.amending import amend, amend_trial
 from tests.results.builders import FAST, LOADS, Sheet, build_run
@@ -252,3 +254,11 @@ def test_a_percentile_that_a_trial_lacks_is_not_compared(tmp_path: Path) -> None
     ).primary
     assert (comparison.judgement, comparison.ratio) == (Judgement.UNCLEAR, None)
     assert reason_text(comparison) == f"absent in 1 of 6 trials of B: {few.reason}"
+
+
+def test_an_interval_that_excludes_no_change_is_not_said_to_contain_it():
+    """Few runs of a count that is mostly zero are judged by their ranks."""
+    evidence = Evidence(Method.WELCH, 0.1, 0.1, 0.05, 9, 0.01, 0.0, (3, 3))
+    effect = Interval(0.348, 0.314, 0.381, 3)
+    found = of_effect(CATALOGUE["failures"], "c=8", effect, Judgement.UNCLEAR, Reason.INTERVAL, evidence=evidence)
+    assert reason_text(found) == "so few runs may rank so by chance (exact test: p 0.1); use more repeats"
