@@ -118,7 +118,8 @@ class WorkComparison(msgspec.Struct, frozen=True):
 
     Attributes:
         level: label of the load.
-        judgement: ``same``; ``worse`` if B's work is outside the band; ``unclear`` if that may be chance.
+        judgement: ``same``; ``worse`` if B's work is outside the band; ``unclear`` if that may be chance, or if B only
+            answers more requests than A: then it does more work, and nothing is known of its speed.
         differences: aspects outside the band, without quantiles that may differ by chance.
         mix: mean requested output tokens of A's and of B's requests, if these differ by more than the band.
         traffic_class: the class of the traffic whose work it is; None for all requests.
@@ -157,7 +158,8 @@ def compare_work(level: str, a: Sequence[Work], b: Sequence[Work], *, band: floa
         is_outside = abs(mean_b - mean_a) > band * (mean_a if aspect.is_relative else 1.0)
         if is_outside and not (aspect.kind in _QUANTILE_ASPECTS and _may_be_chance(of_a, of_b)):
             differences.append(WorkDifference(aspect.kind, mean_a, mean_b, aspect.detail))
-            is_significant = is_significant or _differs_significantly(of_a, of_b, alpha / len(aspects))
+            is_fix = aspect.kind is WorkAspect.ANSWERED and mean_b > mean_a
+            is_significant |= not is_fix and _differs_significantly(of_a, of_b, alpha / len(aspects))
     judgement = Judgement.SAME
     if differences:
         judgement = Judgement.WORSE if is_significant else Judgement.UNCLEAR

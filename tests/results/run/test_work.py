@@ -117,3 +117,13 @@ def test_what_means_the_same_however_long_answers_are() -> None:
     lost = ("ttft_p50_s", "e2e_p90_s", "requests_per_s", "goodput_per_s", "energy_per_request_j", "peak_host_bytes")
     assert all(Role.PER_TOKEN in CATALOGUE[name].roles for name in kept)
     assert not any(Role.PER_TOKEN in CATALOGUE[name].roles for name in lost)
+
+
+def test_a_side_that_only_answers_more_is_not_worse() -> None:
+    """A fix of requests that failed: it does more work, so nothing is known of its speed, either way."""
+    some = [*FULL[:3], request(0, [], outcome=Outcome.HTTP_ERROR)]
+    fixed = compare_work("c=8", trials(*some), trials(*FULL), band=0.1, alpha=0.01)
+    assert (fixed.judgement, work_text(fixed)) == (Judgement.UNCLEAR, "requests answered: 100.0 % instead of 75.0 %")
+    assert compare_work("c=8", trials(*FULL), trials(*some), band=0.1, alpha=0.01).judgement is Judgement.WORSE
+    shorter = compare_work("c=8", trials(*some), trials(*[answer(5)] * 4), band=0.1, alpha=0.01)
+    assert shorter.judgement is Judgement.WORSE, "half the length is worse, whoever answers it"
