@@ -1,5 +1,6 @@
 """Mean answer times of a load that is still running."""
 
+import math
 from collections.abc import Iterable
 
 from bakeoff.harness.client.sessions import RequestInFlight
@@ -27,6 +28,7 @@ class AnswerTimes:
         self._rest_tokens = 0
         self._tokens_squared = 0
         self._tokens_by_ns = 0
+        self._squared_ns = 0
         self._streamed = 0
 
     def add(self, request: RequestInFlight, pause_ns: int = 0) -> None:
@@ -42,6 +44,7 @@ class AnswerTimes:
         self._least_first_ns = first_ns if self._least_first_ns is None else min(first_ns, self._least_first_ns)
         later_tokens = max(0, request.session.wire.turns[request.number].requested_output_tokens - 1)
         self._rest_ns += request.ended_ns - request.read_ns[0]
+        self._squared_ns += (request.ended_ns - request.planned_ns) ** 2
         self._rest_tokens += later_tokens
         self._tokens_squared += later_tokens**2
         self._tokens_by_ns += later_tokens * (request.ended_ns - request.planned_ns)
@@ -109,3 +112,19 @@ class AnswerTimes:
             first_ns = self._first_ns / count
         overload_ns = max(0.0, self.wait_ns - (mean_ns - self.wait_ns))
         return Pace(max(0.0, first_ns - overload_ns) / NS_PER_S, token_ns / NS_PER_S)
+
+    @property
+    def pace_error(self) -> float:
+        """Relative standard error of the mean answer time that the pace explains, from what it leaves unexplained.
+
+        0 if fewer than two requests were answered.
+        """
+        pace, count = self.pace, self._answered
+        if pace is None or count < 2:
+            return 0.0
+        first_ns, token_ns = pace.ttft_s * NS_PER_S, pace.token_s * NS_PER_S
+        total_ns = self._first_ns + self._rest_ns
+        explained_ns = 2 * (first_ns * total_ns + token_ns * self._tokens_by_ns)
+        of_pace_ns = count * first_ns**2 + 2 * first_ns * token_ns * self._rest_tokens
+        residual_ns = self._squared_ns - explained_ns + of_pace_ns + token_ns**2 * self._tokens_squared
+        return math.sqrt(max(0.0, residual_ns)) / total_ns if total_ns else 0.0

@@ -10,6 +10,7 @@ Records are merged when they are read, by their position in the plan.
 
 import asyncio
 import contextlib
+import math
 import os
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
@@ -415,8 +416,9 @@ def _ramp(replies: Sequence[Ramped]) -> Ramped:
     means = [(reply.request_s, reply.ended) for reply in replies if reply.request_s is not None]
     request_s = sum(seconds * weight for seconds, weight in means) / ended if means and ended else None
     paces = [(reply.pace, reply.ended) for reply in replies if reply.pace is not None]
+    error = math.hypot(*(reply.pace_error * reply.ended for reply in replies)) / ended if ended else 0.0
     failed = sum(reply.failed for reply in replies)
-    return Ramped(all(reply.complete for reply in replies), ended, request_s, _mean_pace(paces), failed)
+    return Ramped(all(reply.complete for reply in replies), ended, request_s, _mean_pace(paces), error, failed)
 
 
 def _mean_pace(paces: Sequence[tuple[Pace, int]]) -> Pace | None:

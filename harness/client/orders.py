@@ -166,6 +166,8 @@ class Ramped(msgspec.Struct, frozen=True, tag="ramped"):
     """Mean seconds from plan to end of a request; None if none has ended."""
     pace: Pace | None = None
     """Of the engine; None if no request has succeeded."""
+    pace_error: float = 0.0
+    """Relative standard error of the mean answer time by this pace."""
     failed: int = 0
     """Requests that have ended with a failure."""
 

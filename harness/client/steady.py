@@ -278,7 +278,8 @@ class SteadyLoad:
         self._answer_ns = math.inf if answer_ns is None else answer_ns
         request_s = None if answer_ns is None else answer_ns / NS_PER_S
         ended, failed = self._failures.ended, self._failures.failed
-        self._report(Ramped(is_settled, ended, request_s, self._answers.pace, failed))
+        pace, error = self._answers.pace, self._answers.pace_error
+        self._report(Ramped(is_settled, ended, request_s, pace, error, failed))
 
     def _close(self) -> None:
         if self._pending is not None:

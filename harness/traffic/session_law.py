@@ -19,9 +19,10 @@ import numpy as np
 from bakeoff.results.records import Pace
 from bakeoff.workloads import SessionShape
 
-_MAX_ERROR, _PACE_NOISE = 0.005, 0.06
+_MAX_ERROR, _PACE_NOISE, _SIGMAS = 0.005, 0.06, 2.0
 """A load may begin with an assumed pace that changes the mean duration of a session by this part of the duration plus
-this part of its answer times; by the latter, two measurements of one pace differ."""
+this part of its answer times, or so many standard errors of their mean; by the latter, two measurements of one pace
+differ."""
 
 
 class BegunCall(msgspec.Struct, frozen=True):
@@ -104,17 +105,24 @@ class SessionLaw:
         """Mean seconds from one request of a slot to its next, if each takes ``request_s``."""
         return self._session_s(np.full_like(self._tokens, request_s)) / self.turns
 
-    def is_off(self, assumed: Pace, measured: Pace, *, closed: bool) -> bool:
+    def is_off(self, assumed: Pace, measured: Pace, *, closed: bool, error: float = 0.0) -> bool:
         """Whether sessions in progress that were drawn at an assumed pace are unlike those at the measured one.
 
         Only sessions of several turns can be: others pass in one answer, so the ramp replaces them. In a closed loop
         without pauses the pace scales all parts of a session about alike.
+
+        Args:
+            assumed: the pace at which they were drawn.
+            measured: that of the ramp.
+            closed: whether the load is a closed loop.
+            error: relative standard error of the mean answer time in the ramp.
         """
         if self.turns <= 1 or (closed and not self.think_s):
             return False
         before_s, after_s = self.session_s(assumed), self.session_s(measured)
         answers_s = self.turns * max(self.answer_s(assumed), self.answer_s(measured))
-        return abs(after_s - before_s) > _MAX_ERROR * max(before_s, after_s) + _PACE_NOISE * answers_s
+        noise = max(_PACE_NOISE, _SIGMAS * error)
+        return abs(after_s - before_s) > _MAX_ERROR * max(before_s, after_s) + noise * answers_s
 
     def in_progress(self, count: int, pace: Pace, uniform: Callable[[], float]) -> list[Begun]:
         """Sessions in progress at one instant.

@@ -10,7 +10,7 @@ from bakeoff.harness.experiment.config import TrialConfig, is_steady
 from bakeoff.harness.traffic.beginning import Beginning
 from bakeoff.harness.traffic.plan_file import PlanFile
 from bakeoff.harness.traffic.planner import Pool, Traffic
-from bakeoff.results.records import Cache, Load, Pace, RampRecord
+from bakeoff.results.records import Cache, Load, RampRecord
 from bakeoff.results.units import NS_PER_S
 from bakeoff.workloads import PlannedSession
 
@@ -116,7 +116,7 @@ class SteadyTraffic:
 
     def _window(self, ramped: Ramped) -> WindowPlan | None:
         assert self._traffic.tail is not None
-        if ramped.has_failed or (self._may_restart and self._is_off(ramped.pace)):
+        if ramped.has_failed or (self._may_restart and self._is_off(ramped)):
             return None
         plan, tail = self._traffic.window, self._traffic.tail
         length_s = self._length_s(ramped, plan)
@@ -152,9 +152,11 @@ class SteadyTraffic:
         mean = turnovers * (self._load.concurrency or 1) / workers
         return workers * math.ceil(1 + mean + _SIGMAS * math.sqrt(mean))
 
-    def _is_off(self, pace: Pace | None) -> bool:
+    def _is_off(self, ramped: Ramped) -> bool:
         law, is_closed = self._traffic.law, self._load.concurrency is not None
-        return law is not None and pace is not None and law.is_off(self._beginning.pace, pace, closed=is_closed)
+        if law is None or ramped.pace is None:
+            return False
+        return law.is_off(self._beginning.pace, ramped.pace, closed=is_closed, error=ramped.pace_error)
 
     def _pool(self, pool: Pool, *, first: int, stride: int) -> WirePool:
         return WirePool(self._encode(pool.plan, first), stride, round(pool.period_s * NS_PER_S))

@@ -129,3 +129,11 @@ def test_only_sessions_of_several_turns_depend_on_the_pace(shapes: list[SessionS
 def test_sessions_that_take_no_time_are_begun_anew():
     law = SessionLaw(list(itertools.repeat(shape((5, 0.0)), 2)))
     assert [b.number for b in law.in_progress(3, Pace(0.0, 0.0), random.random)] == [0, 1, 0]
+
+
+def test_a_pace_of_few_different_answers_is_not_held_against_the_assumed_one():
+    law = SessionLaw(MIXED)
+    assumed, measured = Pace(0.5, 0.1), Pace(0.65, 0.13)
+    assert law.is_off(assumed, measured, closed=False, error=0.01)
+    assert not law.is_off(assumed, measured, closed=False, error=0.3)
+    assert law.is_off(Pace(0.0, 0.0), measured, closed=False, error=0.3), "nothing was known of it"

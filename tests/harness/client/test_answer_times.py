@@ -1,0 +1,45 @@
+"""The pace of an engine from the answers of a ramp, and how well it is known."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bakeoff.harness.client.answer_times import AnswerTimes
+
+S = 1_000_000_000
+
+
+def ended(first_s: float, tokens: int, total_s: float) -> Any:
+    turn = SimpleNamespace(requested_output_tokens=tokens)
+    return SimpleNamespace(
+        planned_ns=0, ended_ns=round(total_s * S), read_ns=[round(first_s * S)], has_failed=False, is_streamed=True,
+        number=0, session=SimpleNamespace(wire=SimpleNamespace(turns=[turn])),
+    )  # fmt: skip
+
+
+def times_of(*requests: Any) -> AnswerTimes:
+    times = AnswerTimes()
+    for request in requests:
+        times.add(request)
+    return times
+
+
+def test_the_pace_is_that_of_the_answers_and_known_exactly_if_they_agree():
+    times = times_of(*(ended(0.5, tokens, 0.5 + 0.1 * (tokens - 1)) for tokens in (3, 11, 40, 7)))
+    assert times.pace is not None
+    assert (times.pace.ttft_s, times.pace.token_s) == (pytest.approx(0.5), pytest.approx(0.1))
+    assert times.pace_error == pytest.approx(0.0, abs=1e-6)
+
+
+def test_its_error_is_that_of_what_it_does_not_explain():
+    rng = np.random.default_rng(3)
+    tokens = rng.integers(2, 80, 40)
+    totals_s = 0.5 + 0.1 * (tokens - 1) + rng.normal(0, 0.4, 40).clip(-0.4, 2.0)
+    times = times_of(*(ended(0.5, int(n), float(s)) for n, s in zip(tokens, totals_s, strict=True)))
+    slope, intercept = np.polyfit(tokens - 1, totals_s, 1)
+    residuals_s = totals_s - intercept - slope * (tokens - 1)
+    assert times.pace_error == pytest.approx(np.sqrt((residuals_s**2).sum()) / totals_s.sum(), rel=1e-3)
+    assert times_of(ended(0.5, 3, 0.7)).pace_error == 0.0
+    assert AnswerTimes().pace_error == 0.0
