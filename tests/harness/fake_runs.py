@@ -19,7 +19,9 @@ from tests.workloads.small_tokenizers import checkpoint
 
 SHORT = {"ramp_s": 0.1, "duration_s": 0.3, "warm_up_s": 0.0, "max_foreign_share": 1.0}
 """A trial that is VALID even on a busy machine."""
-PAUSED = {FindingCode.WINDOW_TOO_SHORT, FindingCode.CLIENT_LATE, FindingCode.ENGINE_FROZE}
+PAUSED = {
+    FindingCode.WINDOW_TOO_SHORT, FindingCode.CLIENT_LATE, FindingCode.NOT_STEADY, FindingCode.ENGINE_FROZE,
+}  # fmt: skip
 """What spoils so short a trial when the machine pauses all its processes for some 100 ms."""
 ATTEMPTS = 3
 """Runs that are made until none of their trials is spoilt in that way."""
