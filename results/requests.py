@@ -245,12 +245,13 @@ class Requests(Sequence[RequestRecord]):
         return [_DEFAULTS[name]] * len(self) if column is None else column.values(self._rows)
 
     def equal(self, name: str, value: object) -> Flags:
-        """Whether a field of an enum or of flags has a value, for each request."""
+        """Whether a field has a value, for each request; quickest for enums and flags."""
         column = self._table.columns.get(name)
         if column is None:
             return np.full(len(self), _DEFAULTS[name] == value)
-        assert isinstance(column, CodeColumn)
-        return column.array[self._rows] == column.choices.index(value)
+        if isinstance(column, CodeColumn):
+            return column.array[self._rows] == column.choices.index(value)
+        return np.array([each == value for each in column.values(self._rows)], dtype=bool)
 
     def lengths(self, name: str) -> Ints:
         """Items of a field of lists, or bytes of a field of texts; 0 for None."""

@@ -1,6 +1,7 @@
 """Typed options from untyped data, for files and flags alike; error messages suggest the nearest valid name."""
 
 import difflib
+import tomllib
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar, get_args, get_type_hints
 
@@ -41,6 +42,23 @@ def typed_options(kind: type[S], options: Mapping[str, Any], owner: str, error: 
         return msgspec.convert(dict(options), kind)
     except msgspec.ValidationError as cause:
         raise error(f"{owner}: {cause}") from cause
+
+
+def parsed_toml(text: str, owner: str, kind: str, error: type[Exception]) -> dict[str, Any]:
+    """Parse TOML.
+
+    Args:
+        text: to parse.
+        owner: names it in messages.
+        kind: what it is to be, such as ``a preset``.
+        error: to raise if it cannot be parsed.
+    """
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as cause:
+        raise error(f"{owner} is not TOML: {cause}") from cause
+    except RecursionError as cause:
+        raise error(f"{owner} is nested too deeply to be {kind}") from cause
 
 
 def _check_names(kind: type[msgspec.Struct], data: Mapping[str, Any], owner: str, error: type[Exception]) -> None:

@@ -17,6 +17,7 @@ import asyncio
 import contextlib
 import multiprocessing
 import random
+import resource
 import tempfile
 import time
 from collections.abc import AsyncGenerator, Sequence
@@ -176,8 +177,7 @@ class FleetWorld(VirtualWorld):
 
 def peak_mib() -> float:
     """Most memory that this process has held."""
-    (line,) = [line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")]
-    return int(line.split()[1]) / 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def experiment(workers: int, streams: float, repeats: int) -> Experiment:

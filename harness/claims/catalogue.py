@@ -1,7 +1,6 @@
 """Claim files: the built-in catalogue, and folders of the user."""
 
 import hashlib
-import tomllib
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
@@ -14,7 +13,7 @@ from bakeoff.harness.claims.trials import published_digest
 from bakeoff.harness.errors import BadClaim
 from bakeoff.harness.experiment.config import Experiment
 from bakeoff.harness.experiment.reading import experiment_from
-from bakeoff.workloads.options import typed_options
+from bakeoff.workloads.options import parsed_toml, typed_options
 
 CATALOGUE = Path(str(resources.files("bakeoff.harness.claims"))) / "catalogue"
 EXPERIMENTS = "experiments"
@@ -96,10 +95,7 @@ def _entry(path: Path) -> Entry:
 
 def _toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise BadClaim(f"{path} cannot be read: {error}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise BadClaim(f"{path} is not TOML: {error}") from error
-    except RecursionError as error:
-        raise BadClaim(f"{path} is nested too deeply to be a claim") from error
+    return parsed_toml(text, str(path), "a claim", BadClaim)

@@ -384,18 +384,20 @@ def divided(share: Share, workers: int) -> list[Share]:
             ]
         case Steady(int(concurrency)):
             used = min(workers, concurrency)
-            of_ramp = -(-share.ramp_requests // used)
-            return [
-                msgspec.structs.replace(share, concurrency=_part(concurrency, used, n), ramp_requests=of_ramp)
-                for n in range(used)
-            ]
+            one = _with_part_of_ramp(share, used)
+            return [msgspec.structs.replace(one, concurrency=_part(concurrency, used, n)) for n in range(used)]
         case Open(max_in_flight=cap) | Steady(max_in_flight=cap):
             used = workers if cap is None else min(workers, cap)
-            caps = [None if cap is None else _part(cap, used, n) for n in range(used)]
-            if isinstance(share, Open):
-                return [msgspec.structs.replace(share, max_in_flight=own) for own in caps]
-            of_ramp = -(-share.ramp_requests // used)
-            return [msgspec.structs.replace(share, max_in_flight=own, ramp_requests=of_ramp) for own in caps]
+            one = share if isinstance(share, Open) else _with_part_of_ramp(share, used)
+            return [
+                msgspec.structs.replace(one, max_in_flight=None if cap is None else _part(cap, used, n))
+                for n in range(used)
+            ]
+
+
+def _with_part_of_ramp(share: Steady, workers: int) -> Steady:
+    """The share with the requests that the ramp of each worker needs."""
+    return msgspec.structs.replace(share, ramp_requests=-(-share.ramp_requests // workers))
 
 
 def _part(whole: int, parts: int, number: int) -> int:

@@ -1,6 +1,5 @@
 """Experiments from TOML files, dicts and run folders, checked."""
 
-import tomllib
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from bakeoff.harness.experiment.grid import with_grids
 from bakeoff.harness.rules.rule_set import STEADY, with_rules
 from bakeoff.results.log.store import RunFolder
 from bakeoff.workloads import arrival
-from bakeoff.workloads.options import typed_options
+from bakeoff.workloads.options import parsed_toml, typed_options
 
 _OF_CLASSES = {"name": CLASSES}
 
@@ -36,16 +35,12 @@ def load_experiment(path: Path) -> Experiment:
             )
         return experiment_from(data, str(path))
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise BadExperiment(f"{path} does not exist; give the path of an experiment file") from error
     except (OSError, UnicodeDecodeError) as error:
         raise BadExperiment(f"{path} cannot be read: {error}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise BadExperiment(f"{path} is not TOML: {error}") from error
-    except RecursionError as error:
-        raise BadExperiment(f"{path} is nested too deeply to be an experiment") from error
-    return experiment_from(data, str(path))
+    return experiment_from(parsed_toml(text, str(path), "an experiment", BadExperiment), str(path))
 
 
 def loaded_experiment(source: "str | PathLike[str] | dict[str, Any] | Experiment") -> Experiment:

@@ -73,7 +73,7 @@ _FIELDS = {**_DCGM, **_AMD, **{f"amd_{name}": field for name, field in _AMD.item
 Shares of DCGM's profiling module are fractions, its others and AMD's percent. AMD's exporter may put ``amd_`` before
 its names.
 """
-_RANKS = {name: rank for rank, name in enumerate(_FIELDS)}
+_ORDER = {field: place for place, field in enumerate(_FIELDS)}
 _CLOCKS = {"GPU_CLOCK_TYPE_SYSTEM": "clock_sm_mhz", "GPU_CLOCK_TYPE_MEMORY": "clock_memory_mhz"}
 _CLOCK = ("gpu_clock", "amd_gpu_clock")
 """AMD's field of all clocks, in MHz, which their labels tell apart; one that a chip has several times counts once."""
@@ -81,10 +81,8 @@ _THROTTLED = ("DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", "DCGM_FI_DEV_CLOCKS_EVENT_RE
 """NVML's bit mask of reasons for reduced clocks, by its old and its new name."""
 _XID = "DCGM_FI_DEV_XID_ERRORS"
 _OF_CHIP = ("power_w", "energy_j")
-_NAMES = frozenset(
-    {name for field in (*_FIELDS, *_CLOCK, *_THROTTLED, _XID) for name in (field, f"{field}_total")}
-    # OpenMetrics' counters have the suffix
-)
+_KNOWN = frozenset((*_FIELDS, *_CLOCK, *_THROTTLED, _XID))
+_NAMES = _KNOWN | {f"{field}_total" for field in _KNOWN}  # as OpenMetrics names counters
 _SHARED = "the exporter shows it for the whole GPU, and other slices share the GPU"
 
 
@@ -111,7 +109,6 @@ class ExporterReader:
 
     def __init__(self, gpus: tuple[str, ...] = ()) -> None:
         self._gpus = frozenset(gpus)
-        self._ranks: dict[tuple[Device, str], int] = {}
         self._xids: dict[Device, float] = {}
 
     def read(self, body: bytes) -> dict[Device, dict[str, float | int | None]]:
@@ -121,29 +118,36 @@ class ExporterReader:
             ValueError: the page does not show one of the GPUs, or none at all.
         """
         found: dict[Device, dict[str, float | int | None]] = {}
-        self._ranks.clear()
+        fields: dict[tuple[Device, str], float] = {}
         for sample in samples(body.decode("utf-8", "replace"), _NAMES):
             device = _device(sample) if math.isfinite(sample.value) else None
             if device is not None and (not self._gpus or self._gpus & {device.number, device.uuid}):
-                self._add(sample, device, found.setdefault(device, {}))
+                self._add(sample, device, found.setdefault(device, {}), fields)
         shown = {name for device in found for name in (device.number, device.uuid)}
         if missing := sorted(self._gpus - shown):
             raise ValueError(f"{_NO_SAMPLE} of GPU {', '.join(missing)}")
         if not found:
             raise ValueError(_NO_SAMPLE)
+        for device, field in sorted(fields, key=lambda key: _ORDER[key[1]]):
+            name, factor = _FIELDS[field]
+            found[device][name] = fields[device, field] * factor
         slices = Counter(device.number for device in found)
         for device, values in found.items():
             if slices[device.number] > 1:
                 values.update(dict.fromkeys(_OF_CHIP), shares_chip=1)
         return found
 
-    def _add(self, sample: Sample, device: Device, values: dict[str, float | int | None]) -> None:
-        field = sample.name.removesuffix("_total") if sample.name.removesuffix("_total") in _FIELDS else sample.name
+    def _add(
+        self,
+        sample: Sample,
+        device: Device,
+        values: dict[str, float | int | None],
+        fields: dict[tuple[Device, str], float],
+    ) -> None:
+        """Add a sample to the values of its device, or to the fields whose order decides."""
+        field = sample.name if sample.name in _KNOWN else sample.name.removesuffix("_total")
         if field in _FIELDS:
-            name, factor = _FIELDS[field]
-            if _RANKS[field] >= self._ranks.get((device, name), -1):
-                self._ranks[device, name] = _RANKS[field]
-                values[name] = sample.value * factor
+            fields[device, field] = sample.value
         elif field in _CLOCK:
             if name := _CLOCKS.get(sample.labels.get("clock_type", "")):
                 values.setdefault(name, sample.value)

@@ -171,7 +171,7 @@ class TrafficPlanner:
         Raises:
             WorkloadError: the workload cannot be planned under this load.
         """
-        if load.only != self._only and load.only is not None:
+        if self._only is None and load.only is not None:
             return self._of_class(load.only).traffic(load, repeat, engine, again=again)
         if repeat != self._repeat:
             self._forget()

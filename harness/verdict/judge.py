@@ -128,8 +128,9 @@ def _length(evidence: Evidence) -> Iterator[Finding]:
     if evidence.engine_death or (length_s > 0 and length_s >= needed_s * (1 - _ROUNDING)):
         return
     turnovers_s = TURNOVERS * (ramp.turnover_s or 0.0) if ramp else 0.0
-    if length_s <= 0 or length_s < turnovers_s or length_s >= evidence.max_window_s * (1 - _ROUNDING):
-        least_s = turnovers_s if 0 < length_s < turnovers_s else needed_s
+    is_capped = length_s >= evidence.max_window_s * (1 - _ROUNDING)
+    if length_s <= 0 or length_s < turnovers_s or is_capped:
+        least_s = turnovers_s if length_s > 0 and not is_capped else needed_s
         yield invalid(FindingCode.WINDOW_TOO_SHORT, window_s=length_s, needed_window_s=least_s)
     else:
         yield warning(FindingCode.PLAN_ENDED_EARLY, planned_s=length_s, needed_window_s=needed_s)

@@ -31,6 +31,8 @@ from bakeoff.results.units import NS_PER_S
 
 Sessions = Mapping[str, Sequence[AnyTrial]]
 """Session → trials of one side at one load."""
+BothSessions = tuple[dict[str, list[AnyTrial]], dict[str, list[AnyTrial]]]
+"""Those of A and of B."""
 _MIN_COMMON = 0.5
 """Smallest part of a trial's requests that stands for it: first turns are common more often than later ones."""
 _MIN_TIMED = 0.9
@@ -58,7 +60,7 @@ class CommonTrial(StoredTrial, frozen=True):
     by_cycles: bool = False
 
 
-def over_common_part(a: Sessions, b: Sessions, slo: Slo) -> tuple[dict[str, list[AnyTrial]], dict[str, list[AnyTrial]]]:
+def over_common_part(a: Sessions, b: Sessions, slo: Slo) -> BothSessions:
     """Give the trials of both sides the metrics of their common part.
 
     Trials of one repeat of one session are a pair. Those without a partner, and all of different runs, have the
@@ -78,9 +80,7 @@ def over_common_part(a: Sessions, b: Sessions, slo: Slo) -> tuple[dict[str, list
     return _mapped(a, b, lambda trial: common.get(id(trial), trial))
 
 
-def of_class(
-    a: Sessions, b: Sessions, traffic_class: str, slo: Slo
-) -> tuple[dict[str, list[AnyTrial]], dict[str, list[AnyTrial]]]:
+def of_class(a: Sessions, b: Sessions, traffic_class: str, slo: Slo) -> BothSessions:
     """Give the trials of both sides the metrics of single requests, over the requests of one class.
 
     They are those that :func:`over_common_part` would compare; all of the class if too few are common.
@@ -100,9 +100,7 @@ def of_class(
     return _mapped(a, b, lambda trial: _with_requests(trial, served[id(trial)], slo))
 
 
-def _mapped(
-    a: Sessions, b: Sessions, new: Callable[[AnyTrial], AnyTrial]
-) -> tuple[dict[str, list[AnyTrial]], dict[str, list[AnyTrial]]]:
+def _mapped(a: Sessions, b: Sessions, new: Callable[[AnyTrial], AnyTrial]) -> BothSessions:
     """Both sides with each trial replaced."""
     of_a, of_b = ({session: [new(trial) for trial in trials] for session, trials in side.items()} for side in (a, b))
     return of_a, of_b
@@ -148,10 +146,9 @@ class _Served:
         self.trial = trial
         self.load = Requests(trial.requests).under_load
         inside = self.load.planned_inside(trial.record.window)
-        counts = ~inside.is_cancelled
-        if traffic_class is not None:
-            counts &= np.array([name == traffic_class for name in inside.values("traffic_class")], dtype=bool)
-        self.requests = inside.take(counts)
+        requests = inside.take(~inside.is_cancelled)
+        is_all = traffic_class is None
+        self.requests = requests if is_all else requests.take(requests.equal("traffic_class", traffic_class))
         keys, places, counts = np.unique(_keys(self.requests), return_index=True, return_counts=True)
         self.keys, self.places = keys[counts == 1], places[counts == 1]
         self.cycles_ns = np.full(len(self.requests), UNKNOWN)

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from bakeoff.results.compare.common_part import CommonTrial, of_class, over_common_part
+from bakeoff.results.compare.common_part import BothSessions, CommonTrial, of_class, over_common_part
 from bakeoff.results.compare.comparability import difference, request_difference, series_of
 from bakeoff.results.compare.config import ComparisonConfig
 from bakeoff.results.compare.primary import primary_load, primary_metric
@@ -66,11 +66,14 @@ class EngineComparison(msgspec.Struct, frozen=True):
     tallies: list[Tally] = []
     class_work: list[WorkComparison] = []
 
+    @property
+    def works(self) -> list[WorkComparison]:
+        """The comparisons of the work of all requests and of each class."""
+        return [*self.work.values(), *self.class_work]
+
     def work_at(self, level: str, traffic_class: str | None) -> WorkComparison:
         """The comparison of the work of a class at a level, or of all requests."""
-        if traffic_class is None:
-            return self.work[level]
-        return next(work for work in self.class_work if (work.level, work.traffic_class) == (level, traffic_class))
+        return next(work for work in self.works if (work.level, work.traffic_class) == (level, traffic_class))
 
     @property
     def guardrails(self) -> list[Comparison]:
@@ -158,10 +161,6 @@ def _check(a: Side, b: Side, shared: Sequence[Load]) -> None:
             )
 
 
-_Sessions = tuple[dict[str, list[AnyTrial]], dict[str, list[AnyTrial]]]
-"""Session → trials, of A and of B."""
-
-
 class _Pair(msgspec.Struct, frozen=True):
     """Both sides at one load.
 
@@ -177,7 +176,7 @@ class _Pair(msgspec.Struct, frozen=True):
 
     sides: tuple[Side, Side]
     level: str
-    sessions: _Sessions
+    sessions: BothSessions
     trials: tuple[list[AnyTrial], list[AnyTrial]]
     work: WorkComparison
     config: ComparisonConfig
@@ -198,7 +197,7 @@ def _class_pair(pair: _Pair, traffic_class: str, slo: Slo, *, loads: int) -> _Pa
 def _pair_of(
     sides: tuple[Side, Side],
     level: str,
-    sessions: _Sessions,
+    sessions: BothSessions,
     config: ComparisonConfig,
     *,
     alpha: float,

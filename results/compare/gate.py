@@ -204,7 +204,7 @@ def _of_trials(compared: EngineComparison, judgement: Judgement) -> list[Regress
         ),
         *(
             Regression(RegressionKind.WORK, work.level, traffic_class=work.traffic_class)
-            for work in (*compared.work.values(), *compared.class_work)
+            for work in compared.works
             if work.judgement is judgement
         ),
     ]

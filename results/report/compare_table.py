@@ -83,15 +83,14 @@ def trial_lines(compared: EngineComparison) -> list[str]:
         for failure in compared.tallies
         if failure.judgement is not Judgement.SAME
     ]
-    works = [*compared.work.values(), *compared.class_work]
     unequal = [
         f"{SIGNS[work.judgement]} work at {heading(work)}, {b} compared with {a}: {work_text(work)}"
-        for work in works
+        for work in compared.works
         if not work.is_equal
     ]
     other = [
         f"{SIGNS[Judgement.UNCLEAR]} requests at {heading(work)}, {b} compared with {a}: {mix_text(work)}"
-        for work in works
+        for work in compared.works
         if work.mix
     ]
     return [*failures, *unequal, *other]

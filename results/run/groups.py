@@ -125,9 +125,8 @@ def _by_repeat(run: Run, cell: Cell, name: str, slo: Slo) -> dict[int, dict[str,
     """Repeat → metrics of a class's requests."""
     found: dict[int, dict[str, Value]] = {}
     for trial in run.valid_trials_of(cell):
-        inside = trial.inside.take(~trial.inside.is_cancelled)
-        is_own = np.array([each == name for each in inside.values("traffic_class")], dtype=bool)
-        found[trial.record.repeat] = request_metrics(inside.take(is_own), slo)
+        counts = trial.inside.equal("traffic_class", name) & ~trial.inside.is_cancelled
+        found[trial.record.repeat] = request_metrics(trial.inside.take(counts), slo)
     return found
 
 

@@ -4,7 +4,6 @@ The built-in presets are TOML files beside this module. ``bakeoff workloads fit`
 the workload ``preset`` replays any of them.
 """
 
-import tomllib
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import msgspec
 from bakeoff.workloads.arrivals import Arrival, MultiTenant, arrival
 from bakeoff.workloads.distributions import Distribution, Fixed
 from bakeoff.workloads.errors import BadOption, WorkloadError
-from bakeoff.workloads.options import typed_options
+from bakeoff.workloads.options import parsed_toml, typed_options
 from bakeoff.workloads.text import Style
 
 
@@ -194,12 +193,6 @@ def preset_from(text: str, owner: str) -> Preset:
     Raises:
         BadOption: as :func:`read_preset`.
     """
-    try:
-        data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise BadOption(f"{owner} is not TOML: {error}") from error
-    except RecursionError as error:
-        raise BadOption(f"{owner} is nested too deeply to be a preset") from error
-    preset = typed_options(Preset, data, owner, BadOption)
+    preset = typed_options(Preset, parsed_toml(text, owner, "a preset", BadOption), owner, BadOption)
     preset.arrival.made()  # reports an unknown process or option now
     return preset

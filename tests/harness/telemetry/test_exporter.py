@@ -117,8 +117,10 @@ def test_a_value_that_is_no_number_loses_no_other():
 
 def test_openmetrics_names_counters_with_a_suffix():
     body = page(0).replace(b"ENERGY_CONSUMPTION{", b"ENERGY_CONSUMPTION_total{")
+    body = body.replace(b"THROTTLE_REASONS{", b"THROTTLE_REASONS_total{")
     (values,) = ExporterReader().read(body).values()
-    assert values["energy_j"] == 1000.0
+    assert (values["energy_j"], values["throttle_reasons"]) == (1000.0, 4)
+    assert "xid" not in values
 
 
 def test_slices_of_one_gpu_have_no_power_of_their_own():
