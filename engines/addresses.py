@@ -125,7 +125,7 @@ def problem_of(addresses: Sequence[Address], balance: Balance | None, replica_he
         ),
         (
             balance is None or len(targets) > 1,
-            "balance divides requests among several replicas; give them in urls, without a router",
+            "balance divides requests among several replicas; give urls without a router, or replicas",
         ),
         (
             replica_header is None or len(targets) == 1,

@@ -7,11 +7,12 @@ import re
 import socket
 import urllib.parse
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 import msgspec
 import psutil
 
-from bakeoff.engines.addresses import Address, Balance, GpuExporter, problem_of, targets_of
+from bakeoff.engines.addresses import Address, Balance, GpuExporter, labels_of, problem_of, targets_of
 from bakeoff.engines.secrets import names_secret
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -55,6 +56,9 @@ class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     """Several addresses of a running engine, in place of ``url``."""
     balance: Balance | None = None
     """How the client divides requests among several replicas; the default is ``round-robin``."""
+    replicas: Annotated[int, msgspec.Meta(ge=1, le=64)] = 1
+    """Servers of it to start here, each on a port of its own, among which the client divides its requests. Each may use
+    an equal part of the GPUs that the engine may use, or, without GPUs, of the CPU cores."""
     replica_header: str | None = None
     """Header of a router's answers that names the replica that answered, by its address or a name of its own."""
     exporters: list[GpuExporter] = []
@@ -89,6 +93,13 @@ class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     def addresses(self) -> Sequence[Address]:
         """Where a running engine is reached; none if it is launched."""
         return self.urls or ([Address(self.url)] if self.url else [])
+
+    @property
+    def replica_labels(self) -> Sequence[str]:
+        """Labels of its addresses, or of the replicas that are started; none for a single server to start."""
+        if self.replicas > 1:
+            return [f"replica-{number}" for number in range(1, self.replicas + 1)]
+        return labels_of(self.addresses)
 
     @property
     def address(self) -> str | None:
@@ -130,7 +141,20 @@ class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
                 not (self.addresses and launching),
                 f"{', '.join(launching)} cannot be set of an engine that runs already",
             ),
-            (not (wrong := problem_of(self.addresses, self.balance, self.replica_header)), wrong),
+            (
+                self.replicas == 1 or not ways,
+                f"replicas are started as processes of this machine; leave out {' and '.join(ways)}, or replicas",
+            ),
+            (self.replicas == 1 or self.port is None, "replicas have ports of their own; leave out port"),
+            (
+                self.replicas == 1 or self.replica_header is None,
+                "replica_header belongs to a router; leave it out, or replicas",
+            ),
+            (
+                not (wrong := problem_of(self.addresses, self.balance if self.replicas == 1 else None,
+                                         self.replica_header)),
+                wrong,
+            ),
             (
                 all(exporter.is_plain for exporter in self.exporters),
                 "exporters: give the http or https address of each page, without a user",

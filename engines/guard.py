@@ -15,7 +15,9 @@ A clean-up command runs after the engine ended for any reason, because a contain
 With ``--mask``, stdin begins with one line: a mask and secrets, with NUL between them. The engine's output
 then passes through the guard, which replaces each secret by the mask, so no secret reaches the log even after a kill.
 
-Usage: ``python guard.py GRACE_INT_S GRACE_TERM_S [--mask] [CLEANUP… --] -- ARGV…``
+With ``--cores``, the engine may use only the cores whose numbers follow, with commas between them.
+
+Usage: ``python guard.py GRACE_INT_S GRACE_TERM_S [--mask] [--cores LIST] [CLEANUP… --] -- ARGV…``
 """
 
 import contextlib
@@ -38,6 +40,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 CLEANUP_S = 20.0
 """Limit on the clean-up."""
 MASK_OPTION = "--mask"
+CORES_OPTION = "--cores"
 _BLOCK_BYTES = 1 << 16
 _PIPE_BYTES = 1 << 20
 _REST_S = 0.02
@@ -182,8 +185,13 @@ def clean_up(argv: Sequence[str], output: int) -> None:
 def main(argv: list[str]) -> int:
     """Run the engine under guard and return its exit status (128 + n when signal n ended it)."""
     graces_s = (float(argv[0]), float(argv[1]))
-    masks = argv[2] == MASK_OPTION
-    cleanup, program = _parts(argv[3:] if masks else argv[2:])
+    words = argv[2:]
+    if masks := words[0] == MASK_OPTION:
+        words = words[1:]
+    if words[0] == CORES_OPTION:
+        os.sched_setaffinity(0, map(int, words[1].split(",")))
+        words = words[2:]
+    cleanup, program = _parts(words)
     log = _MaskedLog(_first_line()) if masks else None
     _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1)
     try:

@@ -43,6 +43,7 @@ class Launch(msgspec.Struct, frozen=True):
         files: configuration files by name, written beside its log.
         cleanup: command that the guard runs after the engine ended for any reason, such as removing a container.
         elsewhere: whether the local process is only a client of the engine, so that sampling it is pointless.
+        cores: CPU cores that it may use; empty for all.
         container: command that prints pid and id of the engine's container; empty without a container.
         ready_path: path that answers 200 once the engine can serve.
         drawn: parts of ``argv`` that differ from one start to the next, such as ports and the name of a container.
@@ -57,6 +58,7 @@ class Launch(msgspec.Struct, frozen=True):
     files: dict[str, str] = {}
     cleanup: tuple[str, ...] = ()
     elsewhere: bool = False
+    cores: tuple[int, ...] = ()
     container: tuple[str, ...] = ()
     drawn: tuple[str, ...] = ()
     ready_path: str = "/health"
@@ -134,9 +136,10 @@ async def _spawn(launch: Launch, log: Path, mark: str, access: Access) -> asynci
     env = {**without_secrets(os.environ), "PYTHONUNBUFFERED": "1", **launch.env, MARK: mark}
     secrets_line = _secrets_line([*env.values(), *argv, *launch.files.values(), *access.headers.values(), access.query])
     masking = [guard.MASK_OPTION] if secrets_line else []
+    cores = [guard.CORES_OPTION, ",".join(map(str, launch.cores))] if launch.cores else []
     with log.open("ab") as output:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-I", guard.__file__, *grace, *masking, *cleanup, "--", *argv,
+            sys.executable, "-I", guard.__file__, *grace, *masking, *cores, *cleanup, "--", *argv,
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=output,
             env=env, start_new_session=True,
         )  # fmt: skip

@@ -622,6 +622,8 @@ class FaultAction(StrEnum):
     """Its processes are killed and not started again under this load."""
     RESTART = "restart"
     """They are killed, and it is started again."""
+    START = "start"
+    """It did not run before, and is started."""
     STOP = "stop"
     """They stand still for a while."""
     SLOW = "slow"
@@ -632,6 +634,11 @@ class FaultAction(StrEnum):
         """Whether the processes end."""
         return self in {FaultAction.KILL, FaultAction.RESTART}
 
+    @property
+    def changes_servers(self) -> bool:
+        """Whether other processes run afterwards than before."""
+        return self.kills or self is FaultAction.START
+
 
 class FaultRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """A fault that the harness caused under load."""
@@ -641,9 +648,9 @@ class FaultRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """Label of the address; None for the engine itself."""
     begun_ns: int
     ended_ns: int | None = None
-    """When it was ended: at a restart, when the replica was started again."""
+    """When it was ended: at a restart, when the replica was started again; at a start, when it was begun."""
     ready_ns: int | None = None
-    """When a replica that was started again was ready."""
+    """When a replica that was started was ready."""
     error: str | None = None
     """Why it was not carried out as the experiment says."""
 

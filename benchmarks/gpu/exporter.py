@@ -85,7 +85,7 @@ async def measure(interval_s: float, folder: TrialFolder) -> float:
     await asyncio.sleep(2)
     folder.create()
     page = ExporterPage(f"http://127.0.0.1:{port}")
-    async with sampler() as running, running.into(folder.telemetry_log, None, [], gpus="0", exporters=[page]):
+    async with sampler() as running, running.into(folder.telemetry_log, [], [], gpus="0", exporters=[page]):
         await asyncio.sleep(interval_s + 1)
         start_ns = time.monotonic_ns()
         await asyncio.sleep(window_s)

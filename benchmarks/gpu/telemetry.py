@@ -70,7 +70,7 @@ async def record(folder: TrialFolder) -> tuple[Window, Window, float, float]:
     pynvml.nvmlInit()
     handle = pynvml.nvmlDeviceGetHandleByIndex(0)
     stop = threading.Event()
-    async with sampler() as running, running.into(folder.telemetry_log, os.getpid(), []):
+    async with sampler() as running, running.into(folder.telemetry_log, [os.getpid()], []):
         idle_start = time.monotonic_ns()
         await asyncio.sleep(IDLE_S)
         idle = Window(idle_start + NS // 2, time.monotonic_ns())

@@ -70,7 +70,7 @@ async def measure(folder: Path, seconds: float, rate: float) -> list[tuple[int, 
         while not ended.done():
             await asyncio.wait([ended], timeout=seconds / READINGS)
             if not ended.done():
-                record = shared_memory(time.monotonic_ns(), process.pid)
+                record = shared_memory(time.monotonic_ns(), [process.pid])
                 sizes.append((record.t_ns, record.values["pss_bytes"]))
     return sizes
 

@@ -7,6 +7,7 @@ have in flight. Conversations stay together all the same, since ``by-session`` d
 import hashlib
 import itertools
 import re
+import sys
 from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Protocol
@@ -21,6 +22,8 @@ KEPT_BLOCKS = 1 << 17
 """Blocks that are remembered for each address, 128 MiB of prompts, and as many older ones that were used again."""
 MARGIN_REQUESTS, MARGIN_SHARE = 4, 0.5
 """The address of a conversation may have this many requests in flight more than the idlest, or this share."""
+ABSENT = sys.maxsize
+"""In place of the requests in flight at an address that gets none yet."""
 _PROMPT = re.compile(rb'"(?:messages|prompt|inputs?|text_input|text|query)":')
 """Begins the prompt in a body of any dialect. The fields before it, such as the length, differ between requests."""
 
@@ -31,12 +34,12 @@ class Call(msgspec.Struct, frozen=True):
     Attributes:
         conversation: name of its session and agent.
         prefixes: for each whole block of its prompt, a hash of the prompt up to the end of that block.
-        place: position of its address, where that is known when it is prepared.
+        places: positions of the addresses that it may go to, the best first, where that is known when it is prepared.
     """
 
     conversation: str = ""
     prefixes: tuple[int, ...] = ()
-    place: int = 0
+    places: tuple[int, ...] = ()
 
 
 _ANY = Call()
@@ -59,7 +62,7 @@ class Balancer(Protocol):
 
         Args:
             call: the request.
-            in_flight: requests in flight at each address.
+            in_flight: requests in flight at each address, or :data:`ABSENT`, at one of them at least a number.
         """
         ...
 
@@ -94,7 +97,7 @@ class RoundRobin:
 
     def choose(self, call: Call, in_flight: Sequence[int]) -> int:  # noqa: ARG002
         """See :class:`Balancer`."""
-        return next(self._turns)
+        return next(place for place in self._turns if in_flight[place] != ABSENT)
 
 
 class LeastInFlight:
@@ -126,13 +129,13 @@ class BySession:
         self._labels = labels
 
     def call(self, conversation: str, body: bytes) -> Call:  # noqa: ARG002
-        """The place of the conversation."""
+        """The places of the conversation."""
         weights = [_weight(label, conversation) for label in self._labels]
-        return Call(place=weights.index(max(weights)))
+        return Call(places=tuple(sorted(range(len(weights)), key=weights.__getitem__, reverse=True)))
 
-    def choose(self, call: Call, in_flight: Sequence[int]) -> int:  # noqa: ARG002
+    def choose(self, call: Call, in_flight: Sequence[int]) -> int:
         """See :class:`Balancer`."""
-        return call.place
+        return next(place for place in call.places if in_flight[place] != ABSENT)
 
 
 class PrefixAware:
@@ -164,7 +167,7 @@ class PrefixAware:
     def choose(self, call: Call, in_flight: Sequence[int]) -> int:
         """See :class:`Balancer`."""
         known = [sent.known(call.prefixes) for sent in self._sent]
-        longest, most = max(known), max(in_flight)
+        longest, most = max(known), max(in_flight)  # an absent address was sent nothing, and is never the idlest
         # An address that does not know the longest prefix is not chosen for its few requests in flight.
         chosen = self._idlest.choose(
             call, [count if at == longest else most + 1 for count, at in zip(in_flight, known, strict=True)]

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from bakeoff.engines.dialects import HttpRequest
-from bakeoff.harness.client.balancing import Balancer, Call
+from bakeoff.harness.client.balancing import ABSENT, Balancer, Call
+from bakeoff.harness.client.orders import Target
 from bakeoff.harness.client.transport import Ended, StreamLog, Transport
 
 
@@ -23,22 +24,31 @@ class DividedTransport:
     a send by 3 to 12 µs for prompts of 4 KB (one core of an AMD EPYC), and by a copy of the body for long ones.
 
     Args:
-        labels: of the addresses, recorded with each request.
+        targets: the addresses; the label of each is recorded with its requests.
         transports: one to each address.
         balancer: chooses among them.
     """
 
-    def __init__(self, labels: Sequence[str], transports: Sequence[Transport], balancer: Balancer) -> None:
-        self._labels = labels
+    def __init__(self, targets: Sequence[Target], transports: Sequence[Transport], balancer: Balancer) -> None:
+        self._labels = [target.label for target in targets]
         self._transports = transports
         self._balancer = balancer
-        self._in_flight = [0] * len(transports)
+        self._in_flight = [ABSENT if target.is_late else 0 for target in targets]
+        self._part = 0
         self._carrying: dict[StreamLog, tuple[int, Ended]] = {}
 
     async def open(self, connections: int, *, growing: bool = False) -> None:  # noqa: ARG002
         """Open an equal part at each address; any of them may need more."""
-        part = -(-connections // len(self._transports))
-        await asyncio.gather(*(transport.open(part, growing=True) for transport in self._transports))
+        self._part = -(-connections // len(self._transports))
+        present = zip(self._transports, self._in_flight, strict=True)
+        await asyncio.gather(*(each.open(self._part, growing=True) for each, count in present if count != ABSENT))
+
+    async def join(self, label: str) -> None:
+        """Send requests to a late target, too, from now on."""
+        number = self._labels.index(label)
+        if self._in_flight[number] == ABSENT:
+            await self._transports[number].open(self._part, growing=True)
+            self._in_flight[number] = 0
 
     def prepare(self, request: HttpRequest, conversation: str = "") -> _Prepared:
         """Do what does not depend on the address."""

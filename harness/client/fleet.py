@@ -31,6 +31,7 @@ from bakeoff.harness.client.orders import (
     Finish,
     Format,
     Go,
+    Join,
     Measure,
     Open,
     Pool,
@@ -169,6 +170,7 @@ class Fleet:
         in_thread: Callable[..., Awaitable[Any]] = in_thread,
     ) -> None:
         self._hosts = hosts
+        self._loading: Sequence[WorkerHost] = ()
         self.planned_workers = len(hosts)
         self._now_ns = now_ns
         self._in_thread = in_thread
@@ -232,6 +234,11 @@ class Fleet:
             ]
         return msgspec.structs.replace(_merged(replies, workers), window=(start_ns, min(ends_ns)), ramp=ramp)
 
+    async def join(self, label: str) -> None:
+        """Let the workers of the load in progress send requests to a late target, too."""
+        for host in self._loading:
+            await host.send(Join(label))
+
     @contextlib.asynccontextmanager
     async def _assigned(self, share: Share, folder: TrialFolder) -> AsyncGenerator[list["_Worker"]]:
         """Workers with their shares; however the block ends, their logs are in ``folder`` afterwards."""
@@ -242,6 +249,7 @@ class Fleet:
                 _Worker(host, part, scratch / str(number), folder.stream_log(number))
                 for number, (host, part) in enumerate(zip(self._hosts, shares, strict=False))
             ]
+            self._loading = [worker.host for worker in workers]
             try:
                 with without_preempting():
                     yield workers
@@ -249,6 +257,7 @@ class Fleet:
                 await asyncio.gather(*(_stopped(worker.host) for worker in workers))
                 raise
             finally:
+                self._loading = ()
                 # Not the first failure alone: the logs of the other workers would be cut off.
                 collected = (worker.host.collect(worker.log) for worker in workers)
                 for result in await asyncio.gather(*collected, return_exceptions=True):

@@ -20,6 +20,7 @@ from bakeoff.harness.client.orders import (
     Done,
     Finish,
     Go,
+    Join,
     Measure,
     Open,
     Order,
@@ -87,6 +88,7 @@ class LoadRunner:
         self._load: asyncio.Task[Done] | None = None
         self._driver: Driver | None = None
         self._balancer: tuple[Division, Balancer] | None = None
+        self._divided: DividedTransport | None = None
 
     async def execute(self, order: Order) -> None:
         """Execute one order; its reply follows when it is known."""
@@ -101,6 +103,9 @@ class LoadRunner:
             case Measure():
                 assert self._driver is not None
                 self._driver.measure(order)
+            case Join():
+                assert self._divided is not None
+                await self._divided.join(order.label)
             case Finish():
                 assert self._driver is not None
                 self._driver.finish(abort=order.abort)
@@ -150,12 +155,13 @@ class LoadRunner:
         division = order.division
         if division is None:
             return self._environment.transport(order)
-        labels = [target.label for target in division.targets]
         if self._balancer is None or self._balancer[0] != division:
-            self._balancer = division, balancer(division.balance, labels)
+            self._balancer = division, balancer(division.balance, [target.label for target in division.targets])
         orders = (msgspec.structs.replace(order, base_url=url) for url in order.base_urls)
         # Kept from load to load: what was sent to an address before the load is in its cache.
-        return DividedTransport(labels, [self._environment.transport(part) for part in orders], self._balancer[1])
+        transports = [self._environment.transport(part) for part in orders]
+        self._divided = DividedTransport(division.targets, transports, self._balancer[1])
+        return self._divided
 
     async def _drive(self, driver: Driver, order: Prepare) -> Issue:
         match order.load:

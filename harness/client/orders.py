@@ -79,6 +79,8 @@ class Target(msgspec.Struct, frozen=True):
     label: str
     """Recorded with its requests."""
     base_url: str
+    is_late: bool = False
+    """Whether it gets no request before :class:`Join` names it."""
 
 
 class Division(msgspec.Struct, frozen=True):
@@ -135,6 +137,12 @@ class Measure(msgspec.Struct, frozen=True, tag="measure"):
     end_ns: int
     sessions: Pool
     tail: Pool
+
+
+class Join(msgspec.Struct, frozen=True, tag="join"):
+    """Send requests to a late target from now on. There is no reply."""
+
+    label: str
 
 
 class Finish(msgspec.Struct, frozen=True, tag="finish"):
@@ -233,5 +241,5 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
     unwritable: bool = False
 
 
-Order = Prepare | Go | Measure | Finish | Stop | ReadClock
+Order = Prepare | Go | Measure | Join | Finish | Stop | ReadClock
 Reply = Alive | Ready | Ramped | WindowClosed | WindowAnswered | ClockTime | Done | Stopped

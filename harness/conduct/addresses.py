@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from bakeoff.engines import Engine, Server, attached
+from bakeoff.engines import Engine, Launch, Server, attached
 from bakeoff.engines.addresses import Address, Balance, Role, labels_of, targets_of
 from bakeoff.engines.base import PrefixCacheFacts, ReportsPrefixCache, addresses_of
 from bakeoff.harness.client.orders import Division, Target
@@ -24,12 +24,16 @@ class RunningAddress(msgspec.Struct, frozen=True):
         address: its role, and where its metrics page is.
         server: at the address.
         is_target: whether it gets the client's requests.
+        launch: how the harness starts it; None if it ran already.
+        is_late: whether nothing listens there before a fault starts it under load.
     """
 
     label: str
     address: Address
     server: Server
     is_target: bool
+    launch: Launch | None = None
+    is_late: bool = False
 
 
 def running_addresses(engine: Engine) -> tuple[RunningAddress, ...]:
@@ -55,13 +59,15 @@ def urls_of(engine: Engine) -> list[str]:
 
 
 def target_servers(server: Server, addresses: Sequence[RunningAddress]) -> list[Server]:
-    """The servers that get the client's requests: ``server`` if there is one address."""
-    return [address.server for address in addresses if address.is_target] or [server]
+    """The servers that get the client's requests from the start: ``server`` if there is one address."""
+    return [address.server for address in addresses if address.is_target and not address.is_late] or [server]
 
 
 def division_of(addresses: Sequence[RunningAddress], balance: Balance | None) -> Division | None:
     """How the client divides requests; None if one address gets all of them."""
-    targets = tuple(Target(address.label, address.server.base_url) for address in addresses if address.is_target)
+    targets = tuple(
+        Target(address.label, address.server.base_url, address.is_late) for address in addresses if address.is_target
+    )
     return Division(targets, balance or Balance.ROUND_ROBIN) if len(targets) > 1 else None
 
 
@@ -89,7 +95,8 @@ async def reset_caches(engine: Engine, server: Server, addresses: Sequence[Runni
 
     A router is only asked if nothing else is known of the engine.
     """
-    servers = [address.server for address in addresses if address.address.role is not Role.ROUTER] or [server]
+    behind = (address for address in addresses if address.address.role is not Role.ROUTER)
+    servers = [address.server for address in behind if not address.is_late] or [server]
     return all(await asyncio.gather(*(engine.reset_cache(each) for each in servers)))
 
 

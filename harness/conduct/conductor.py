@@ -18,6 +18,7 @@ from bakeoff.harness.conduct.engine_start import EngineUnderTest
 from bakeoff.harness.conduct.policies import Done, Policy
 from bakeoff.harness.conduct.preparation import Preparation
 from bakeoff.harness.conduct.progress import Observer
+from bakeoff.harness.conduct.replicas import Replicas
 from bakeoff.harness.conduct.trial import TrialRunner
 from bakeoff.harness.conduct.warm_up import WarmUp
 from bakeoff.harness.experiment.fingerprint import fingerprint
@@ -37,7 +38,7 @@ from bakeoff.results.log.run_log import (
     TrialPlanned,
 )
 from bakeoff.results.log.store import RunFolder
-from bakeoff.results.records import TrialPlan, TrialRecord
+from bakeoff.results.records import FaultAction, TrialPlan, TrialRecord
 from bakeoff.results.text.findings import sentence
 
 
@@ -126,7 +127,7 @@ class Conductor:
         if running is None:
             return
         under_test = running.under_test
-        if death := under_test.server.died():
+        if death := under_test.died():
             raise death
         traffic = await self._world.in_thread(self._traffic, plan)
         record = await self._runner.run(plan, self._order(plan), under_test, traffic, self.fingerprint(plan))
@@ -136,10 +137,10 @@ class Conductor:
             await self._stop()
             self._append(EngineLost(engine=plan.engine, turn=planned.turn, reason=rejection, given_up=True))
             return
-        if _was_killed(record):
+        if _was_changed(record):
             await self._stop()  # the next trial starts it, or finds its new processes
             return
-        if death := under_test.server.died():
+        if death := under_test.died():
             raise death
         running.may_be_busy = running.idle_s is not None and record.abandoned_requests > 0
         if under_test.engine.url and running.may_be_busy and not await self._is_idle(running, plan):
@@ -166,7 +167,9 @@ class Conductor:
             if not self._experiment.client.ray:  # workers elsewhere may reach what this machine cannot
                 await self._world.require_listener(url)
         stack = contextlib.AsyncExitStack()
-        under_test = await stack.enter_async_context(self._world.started(engine, label, preparation.model, port, log))
+        replicas = self._replicas(label)
+        starting = self._world.started(engine, label, preparation.model, port, log, replicas=replicas)
+        under_test = await stack.enter_async_context(starting)
         self._running = _RunningEngine(stack, under_test)
         self._builds[label] = under_test.build
         under_test = self._running.under_test = await self._warmed_up(under_test, f"{label}/{number}")
@@ -188,11 +191,24 @@ class Conductor:
         """Warm the engine up; returns it with the warm-up's result in its startup record."""
         if under_test.engine.url:
             return under_test  # a server that others run is warm already, and may charge for each request
-        result = await self._warm_up.run(under_test.engine, under_test.server, start)
-        if result is None:
+        servers = target_servers(under_test.server, under_test.addresses)
+        results = [await self._warm_up.run(under_test.engine, server, start) for server in servers]
+        ran = [result for result in results if result is not None]
+        if not ran:
             return under_test
-        startup = structs.replace(under_test.startup, warm_up_requests=result.requests, is_warm=result.is_warm)
+        startup = structs.replace(
+            under_test.startup,
+            warm_up_requests=sum(result.requests for result in ran),
+            is_warm=all(result.is_warm for result in ran),
+        )
         return structs.replace(under_test, startup=startup)
+
+    def _replicas(self, label: str) -> Replicas:
+        """The servers that are started of an engine; a fault starts the late ones."""
+        config = self._experiment.engine(label)
+        starts = [fault for fault in self._experiment.faults_of(config) if fault.action is FaultAction.START]
+        labels = tuple(config.replica_labels) if config.replicas > 1 else ()
+        return Replicas(labels, frozenset(fault.replica for fault in starts if fault.replica is not None))
 
     async def _is_idle(self, running: "_RunningEngine", plan: TrialPlan) -> bool:
         """Wait until the engine has finished abandoned requests; False if that took too long.
@@ -204,7 +220,7 @@ class Conductor:
         for server in target_servers(under_test.server, under_test.addresses):
             idle = idle and await self._warm_up.is_idle(under_test.engine, server, plan.id, idle_s=idle_s)
         running.may_be_busy = not idle
-        return idle or under_test.server.died() is not None
+        return idle or under_test.died() is not None
 
     async def _lose(self, planned: TrialPlanned, error: EngineError) -> None:
         """Stop the engine and log why; give it up if this start had no trial, since another start would fail too."""
@@ -322,9 +338,9 @@ def _rejection(record: TrialRecord) -> str | None:
     return None
 
 
-def _was_killed(record: TrialRecord) -> bool:
-    """Whether the harness killed the engine or a replica, as the experiment says."""
-    return any(fault.action.kills and fault.error is None for fault in record.faults)
+def _was_changed(record: TrialRecord) -> bool:
+    """Whether the harness killed the engine or a replica, or started one, as the experiment says."""
+    return any(fault.action.changes_servers and fault.error is None for fault in record.faults)
 
 
 def _is_whole(source: RunFolder, record: TrialRecord) -> bool:

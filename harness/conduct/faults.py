@@ -2,7 +2,7 @@
 
 import asyncio
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 import psutil
@@ -25,7 +25,11 @@ class FaultInjector:
         faults: of the engine, in order of time.
         controls: power over its replicas, by label; None for the engine itself.
         now_ns: clock.
-        ready_s: limit on the time of a restarted replica until it is ready.
+        joined: called with the label of a replica that is ready for its first requests.
+        ready_s: limit on the time of a started replica until it is ready.
+
+    Attributes:
+        killed: labels of the servers that were killed, whose end is no failure of the trial; None for the engine.
     """
 
     def __init__(
@@ -34,16 +38,17 @@ class FaultInjector:
         controls: Mapping[str | None, Control],
         now_ns: Callable[[], int],
         *,
+        joined: Callable[[str], Awaitable[None]],
         ready_s: float,
     ) -> None:
         self._faults = faults
         self._controls = controls
         self._now_ns = now_ns
+        self._joined = joined
         self._ready_s = ready_s
         self._tasks: list[asyncio.Task[FaultRecord]] = []
         self._begun = 0
-        self.has_killed_engine = False
-        """Whether the engine itself was killed, so that its end is no failure of the trial."""
+        self.killed = set[str | None]()
 
     def opened(self, start_ns: int) -> None:
         """Schedule the faults of a window that opens at this instant."""
@@ -71,14 +76,21 @@ class FaultInjector:
         self._begun += 1
         record = FaultRecord(fault.action, fault.replica, self._now_ns())
         control = self._controls[fault.replica]
-        carry_out = self._kill if fault.action.kills else self._slow if fault.action is FaultAction.SLOW else self._stop
         try:
-            return await carry_out(fault, control, record)
+            match fault.action:
+                case FaultAction.KILL | FaultAction.RESTART:
+                    return await self._kill(fault, control, record)
+                case FaultAction.START:
+                    return await self._start(fault, control, record)
+                case FaultAction.STOP:
+                    return await self._stop(fault, control, record)
+                case FaultAction.SLOW:
+                    return await self._slow(fault, control, record)
         except FaultFailed as error:
             return msgspec.structs.replace(record, error=str(error))
 
     async def _kill(self, fault: Fault, control: Control, record: FaultRecord) -> FaultRecord:
-        self.has_killed_engine |= fault.replica is None
+        self.killed.add(fault.replica)
         await control.kill(fault.begin, fault.end)
         if fault.action is FaultAction.KILL:
             return record
@@ -89,6 +101,13 @@ class FaultInjector:
         ended_ns = self._now_ns()
         await control.start(fault.end, self._ready_s)
         return msgspec.structs.replace(record, ended_ns=ended_ns, ready_ns=self._now_ns())
+
+    async def _start(self, fault: Fault, control: Control, record: FaultRecord) -> FaultRecord:
+        await control.start(fault.end, self._ready_s)
+        ready_ns = self._now_ns()
+        assert fault.replica is not None
+        await self._joined(fault.replica)
+        return msgspec.structs.replace(record, ended_ns=record.begun_ns, ready_ns=ready_ns)
 
     async def _stop(self, fault: Fault, control: Control, record: FaultRecord) -> FaultRecord:
         if fault.begin:

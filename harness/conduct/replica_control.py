@@ -352,15 +352,14 @@ def _runs(process: psutil.Process) -> bool:
         return False
 
 
-def control_of(launch: Launch | None, launched_server: Server, server: Server, log: Path) -> Control:
-    """Power over a replica.
+def control_of(launch: Launch | None, server: Server, log: Path) -> Control:
+    """Power over a server.
 
     Args:
-        launch: how the harness started the engine; None if it ran already.
-        launched_server: the engine.
-        server: of the replica, if it ran already.
+        launch: how the harness starts it; None if it ran already.
+        server: itself.
         log: for the output of commands.
     """
     if launch is None:
         return AddressControl(server, log)
-    return LaunchedControl(launch, launched_server, launched_server.log or log)
+    return LaunchedControl(launch, server, server.log or log)

@@ -161,7 +161,7 @@ class TrialRunner:
         own = under_test.own if self._fleet.is_local else OwnProcesses(unknown="the client's workers run on a cluster")
         sampled = self._sampler.into(
             folder.telemetry_log,
-            under_test.server.pid,
+            under_test.pids,
             self._fleet.pids,
             pages,
             under_test.gpus,
@@ -175,7 +175,7 @@ class TrialRunner:
         async with contextlib.aclosing(faults), sampled, recorder as log:
             work = self._drive(under_test, plan.load, traffic, folder, log, opened=faults.opened)
             try:
-                result = await self._unless_death(under_test.server, work, faults)
+                result = await self._unless_death(under_test, work, faults)
             except WorkerLost as error:  # the next load starts another worker
                 loss = str(error)
             injected = await faults.finish()
@@ -184,7 +184,7 @@ class TrialRunner:
             with Appender(folder.telemetry_log) as telemetry:
                 telemetry.append(result.loop_lag)
         issue = result.issue if result else Issue(started_ns, ended_ns)
-        death = None if faults.has_killed_engine else under_test.server.died()
+        death = under_test.died(faults.killed)
         record = TrialRecord(
             id=plan.id,
             engine=plan.engine,
@@ -202,7 +202,7 @@ class TrialRunner:
             verdict=Verdict.INVALID,
             engine_description=self._described(under_test),
             engine_log_tail=list(death.log_tail) if death else [],
-            start_s=under_test.server.start_s,
+            start_s=under_test.startup.start_s,
             startup=under_test.startup,
             profiled=plan.profiled,
             replaces=plan.replaces,
@@ -403,7 +403,8 @@ class TrialRunner:
             replica: self._world.control(under_test, replica, self._run.engine_log(f"{label}-faults", 1))
             for replica in dict.fromkeys(fault.replica for fault in faults)
         }
-        return FaultInjector(faults, controls, self._world.now_ns, ready_s=config.ready_timeout_s or _READY_S)
+        ready_s = config.ready_timeout_s or _READY_S
+        return FaultInjector(faults, controls, self._world.now_ns, joined=self._fleet.join, ready_s=ready_s)
 
     def _described(self, under_test: EngineUnderTest) -> EngineDescription:
         """The engine with the rule by which the client divides its requests."""
@@ -414,19 +415,25 @@ class TrialRunner:
         return await reset_caches(under_test.engine, under_test.server, under_test.addresses)
 
     async def _unless_death(
-        self, server: Server, work: Coroutine[Any, Any, LoadResult], faults: FaultInjector
+        self, under_test: EngineUnderTest, work: Coroutine[Any, Any, LoadResult], faults: FaultInjector
     ) -> LoadResult | None:
-        """The work's result; None, with the work cancelled, if the engine ends first and no fault has killed it."""
-        tasks = (asyncio.ensure_future(work), asyncio.ensure_future(server.ended.wait()))
+        """The work's result; None, with the work cancelled, if a server ends first that no fault has killed."""
+        task = asyncio.ensure_future(work)
+        servers = under_test.servers.items()
+        ends: dict[asyncio.Future[Any], str | None] = {
+            asyncio.ensure_future(server.ended.wait()): label for label, server in servers
+        }
+        waiting: set[asyncio.Future[Any]] = {task, *ends}
         try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            if faults.has_killed_engine:
-                await asyncio.wait(tasks[:1])
-            return tasks[0].result() if tasks[0].done() else None
+            while not task.done():
+                ended, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+                if any(ends[each] not in faults.killed for each in ended if each is not task):
+                    break
+            return task.result() if task.done() else None
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            for each in (task, *ends):
+                each.cancel()
+            await asyncio.gather(task, *ends, return_exceptions=True)
 
     async def _judged(
         self,

@@ -21,7 +21,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 import msgspec
 import uvloop
 
-from bakeoff.engines import Engine, Model, pick_port
+from bakeoff.engines import Engine, Model
 from bakeoff.engines.identification import tokenizer_folder
 from bakeoff.engines.models import resolve
 from bakeoff.engines.server import require_listener
@@ -30,6 +30,7 @@ from bakeoff.harness.client import Fleet, local_fleet
 from bakeoff.harness.client.ray_fleet import ray_fleet
 from bakeoff.harness.conduct.engine_start import EngineUnderTest, started
 from bakeoff.harness.conduct.replica_control import Control, control_of
+from bakeoff.harness.conduct.replicas import ONE, Replicas
 from bakeoff.harness.experiment.config import ClientConfig, ModelConfig
 from bakeoff.harness.experiment.fingerprint import build_of_engine
 from bakeoff.harness.host.environment import environment, git_commit, source
@@ -58,7 +59,7 @@ class Telemetry(Protocol):
     def into(
         self,
         log: Path,
-        engine_pid: int | None,
+        engine_pids: Sequence[int],
         client_pids: Sequence[int],
         servers: Sequence[ServerPage] = (),
         gpus: str | None = None,
@@ -154,7 +155,7 @@ class World(Protocol):
         ...
 
     def started(
-        self, engine: Engine, label: str, model: Model, port: int | None, log: Path
+        self, engine: Engine, label: str, model: Model, port: int | None, log: Path, *, replicas: Replicas = ONE
     ) -> AbstractAsyncContextManager[EngineUnderTest]:
         """Start the engine; it is stopped at the end of the block.
 
@@ -267,16 +268,17 @@ class RealWorld:
         await require_listener(url)
 
     def started(
-        self, engine: Engine, label: str, model: Model, port: int | None, log: Path
+        self, engine: Engine, label: str, model: Model, port: int | None, log: Path, *, replicas: Replicas = ONE
     ) -> AbstractAsyncContextManager[EngineUnderTest]:
         """Start the engine by :func:`bakeoff.harness.conduct.engine_start.started`."""
-        return started(engine, label, model, pick_port(port), log)
+        return started(engine, label, model, port, log, replicas=replicas)
 
     def control(self, under_test: EngineUnderTest, replica: str | None, log: Path) -> Control:
         """Power over processes of this machine, or by the fault's commands."""
-        servers = {address.label: address.server for address in under_test.addresses}
-        server = servers.get(replica or "", under_test.server)
-        return control_of(under_test.launch, under_test.server, server, log)
+        for address in under_test.addresses:
+            if address.label == replica:
+                return control_of(address.launch, address.server, log)
+        return control_of(under_test.launch, under_test.server, log)
 
     def fleet(self, client: ClientConfig) -> AbstractAsyncContextManager[Fleet]:
         """Workers on this machine, or on a Ray cluster."""

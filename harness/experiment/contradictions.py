@@ -10,7 +10,12 @@ from bakeoff.harness.experiment.config import (
     TrialConfig,
     is_steady,
 )
-from bakeoff.harness.experiment.faults import overlap_of, problem_of_engine, problem_of_fault
+from bakeoff.harness.experiment.faults import (
+    overlap_of,
+    problem_of_engine,
+    problem_of_fault,
+    problem_of_starts,
+)
 from bakeoff.harness.rules.rule_set import Start
 from bakeoff.results.records import Cache, Load, Slo
 
@@ -93,8 +98,8 @@ def problem_of_experiment(experiment: Experiment) -> str | None:
             "workload.models names a model twice; add its weights",
         ),
         (
-            not experiment.profile or not any(len(engine.urls) > 1 for engine in experiment.engines),
-            "an engine with several urls cannot be profiled; give the url of one server",
+            not experiment.profile or not any(len(engine.replica_labels) > 1 for engine in experiment.engines),
+            "an engine with several urls or replicas cannot be profiled; give one server",
         ),
         (experiment.profile or not experiment.kernels, "kernels belong to profiled trials; set profile = true"),
     )
@@ -144,7 +149,7 @@ def _faults_problem(experiment: Experiment) -> str | None:
     for engine in experiment.engines:
         own, trials = experiment.faults_of(engine), experiment.repeats * len(engine.loads or experiment.loads)
         problems += filter(None, (problem_of_engine(fault, engine.name, engine, trials) for fault in own))
-        problems += filter(None, [overlap_of(own)])
+        problems += filter(None, [overlap_of(own), problem_of_starts(own, engine.name, engine)])
     return next(iter(problems), None)
 
 

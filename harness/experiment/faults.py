@@ -6,7 +6,6 @@ from typing import Annotated
 
 import msgspec
 
-from bakeoff.engines.addresses import labels_of
 from bakeoff.engines.deployment import Deployment
 from bakeoff.results.records import FaultAction
 
@@ -17,7 +16,7 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     """A fault of one replica, or of an engine that is one server."""
 
     action: FaultAction
-    """``kill``, ``restart``, ``stop`` or ``slow``."""
+    """``kill``, ``restart``, ``start``, ``stop`` or ``slow``."""
     at_s: Seconds
     """Seconds after the window opens."""
     for_s: Annotated[float, msgspec.Meta(gt=0, le=1e6)] | None = None
@@ -25,7 +24,7 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     engine: str | None = None
     """Name of the engine. Default: every engine."""
     replica: str | None = None
-    """Label of the address that it befalls. Default: the only one."""
+    """Label of the address that it befalls, or ``replica-N`` of those that Bakeoff starts. Default: the only one."""
     share: Annotated[float, msgspec.Meta(gt=0, lt=1)] = 0.5
     """For ``slow``: share of the time in which its processes stand still."""
     begin: list[str] = []
@@ -48,15 +47,19 @@ def problem_of_engine(fault: Fault, name: str, engine: Deployment, trials: int) 
         engine: where it runs.
         trials: of the engine in the experiment.
     """
-    labels, action = labels_of(engine.addresses), fault.action.value
+    labels, action = engine.replica_labels, fault.action.value
     is_launched, has_commands = not engine.addresses, bool(fault.begin or fault.end)
     is_away = engine.ssh is not None or engine.container is not None
     checks = (
         (
             fault.replica is None or fault.replica in labels,
-            f"has no address '{fault.replica}'{'; choose from ' if labels else ''}{', '.join(labels)}",
+            f"has no replica '{fault.replica}'{'; choose from ' if labels else ''}{', '.join(labels)}",
         ),
-        (fault.replica is not None or len(labels) < 2, f"has several addresses; give replica: {', '.join(labels)}"),
+        (fault.replica is not None or len(labels) < 2, f"has several replicas; give replica: {', '.join(labels)}"),
+        (
+            fault.action is not FaultAction.START or (is_launched and len(labels) > 1),
+            "runs already, or has no other server; give it replicas, 2 or more, which Bakeoff starts",
+        ),
         (
             fault.action is not FaultAction.RESTART or is_launched or bool(fault.end),
             "was not started by Bakeoff; give end, the command that starts it again",
@@ -73,11 +76,11 @@ def problem_of_engine(fault: Fault, name: str, engine: Deployment, trials: int) 
 
 def problem_of_fault(fault: Fault, duration_s: float) -> str | None:
     """The first contradiction within a fault, or with the length of the window; None if there is none."""
-    has_end = fault.action is not FaultAction.KILL
+    has_end = fault.action not in {FaultAction.KILL, FaultAction.START}
     checks = (
         (fault.for_s is not None or not has_end, "give for_s, the seconds until it ends"),
-        (fault.for_s is None or has_end, "it has no end; leave out for_s, or use restart"),
-        (not fault.end or has_end, "it has no end; leave out end, or use restart"),
+        (fault.for_s is None or has_end, "it has no end; leave out for_s"),
+        (not fault.end or has_end, "it has no end; leave out end"),
         (
             fault.action is not FaultAction.SLOW or not (fault.begin or fault.end),
             "it sends signals; leave out begin and end",
@@ -91,6 +94,18 @@ def problem_of_fault(fault: Fault, duration_s: float) -> str | None:
         (fault.ends_s < duration_s, f"it ends after the window of {duration_s:g} s; raise trial.duration_s"),
     )
     return next((f"faults, {fault.action.value}: {text}" for is_ok, text in checks if not is_ok), None)
+
+
+def problem_of_starts(faults: Sequence[Fault], name: str, engine: Deployment) -> str | None:
+    """Why the faults of an engine cannot start the replicas that they name; None if they can."""
+    starts = {fault.replica: fault for fault in faults if fault.action is FaultAction.START}
+    if starts and len(starts) == len(engine.replica_labels):
+        return f"faults, start: engine '{name}' would have no server before; leave one of its replicas out"
+    for fault in faults:
+        start = starts.get(fault.replica)
+        if start is not None and fault is not start and fault.at_s <= start.at_s:
+            return f"faults, {fault.action.value}: {fault.replica} is not started before; raise at_s"
+    return None
 
 
 def overlap_of(faults: Sequence[Fault]) -> str | None:

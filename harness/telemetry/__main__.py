@@ -59,7 +59,7 @@ def _print(reply: Reply) -> None:
 
 def _process_probes(order: Sample) -> list[ProcessProbe]:
     client = [ProcessProbe("client", order.client_pids)] if order.client_pids else []
-    engine = [ProcessProbe("engine", [order.engine_pid])] if order.engine_pid is not None else []
+    engine = [ProcessProbe("engine", order.engine_pids)] if order.engine_pids else []
     return [*engine, *client]
 
 
@@ -90,8 +90,8 @@ def _sample(
         t_ns = time.monotonic_ns()
         for record in itertools.chain(cpu.read(t_ns), *(gpu.finish(t_ns) for gpu in gpus)):  # since the last tick
             log.append(record)
-        if order.engine_pid is not None:
-            log.append(shared_memory(time.monotonic_ns(), order.engine_pid))
+        if order.engine_pids:
+            log.append(shared_memory(time.monotonic_ns(), order.engine_pids))
         reasons = {"nvml": no_gpu} if no_gpu else {}
         log.append(TelemetryRecord(time.monotonic_ns(), "sampler", {"missed_ticks": ticker.missed}, reasons))
     return following

@@ -53,7 +53,7 @@ class Sampler:
     async def into(
         self,
         log: Path,
-        engine_pid: int | None,
+        engine_pids: Sequence[int],
         client_pids: Sequence[int],
         servers: Sequence[ServerPage] = (),
         gpus: str | None = None,
@@ -70,8 +70,9 @@ class Sampler:
         """
         own = msgspec.structs.replace(own, pids=(os.getpid(), *own.pids))
         order = Sample(
-            next(self._numbers), str(log), engine_pid, list(client_pids), tuple(servers), gpus, own, tuple(exporters)
-        )
+            next(self._numbers), str(log), list(engine_pids), list(client_pids), tuple(servers), gpus, own,
+            tuple(exporters),
+        )  # fmt: skip
         if not await self._order(order):
             self._process = await self._start()
             await self._order(order)

@@ -78,22 +78,22 @@ class ProcessProbe:
         self._tree.close()
 
 
-def shared_memory(t_ns: int, pid: int, proc: Path = Path("/proc")) -> TelemetryRecord:
-    """``pss_bytes`` (each page divided by the number of processes that map it) and ``rss_bytes`` of a process tree.
+def shared_memory(t_ns: int, pids: Sequence[int], proc: Path = Path("/proc")) -> TelemetryRecord:
+    """``pss_bytes`` (each page divided by the number of processes that map it) and ``rss_bytes`` of process trees.
 
     Call it after the load: it walks page tables while the kernel locks each process's memory map.
 
     Args:
         t_ns: time of the reading.
-        pid: root of the engine's process tree.
+        pids: roots of the engine's process trees.
         proc: path of the proc file system.
     """
     try:
-        root = psutil.Process(pid)
-        tree = [pid, *(child.pid for child in root.children(recursive=True))]
-        readings = [sizes for process in tree if (sizes := _sizes(proc / str(process) / "smaps_rollup"))]
+        roots = [psutil.Process(pid) for pid in pids]
+        trees = [process.pid for root in roots for process in (root, *root.children(recursive=True))]
+        readings = [sizes for process in trees if (sizes := _sizes(proc / str(process) / "smaps_rollup"))]
         if not readings:
-            raise FileNotFoundError(f"the kernel has no smaps_rollup of process {pid}")
+            raise FileNotFoundError(f"the kernel has no smaps_rollup of process {pids[0]}")
     except (OSError, psutil.Error) as error:
         names = list(_SIZES.values())
         return TelemetryRecord(t_ns, "memory", dict.fromkeys(names), dict.fromkeys(names, str(error)))

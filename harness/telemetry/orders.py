@@ -83,7 +83,7 @@ class Sample(msgspec.Struct, frozen=True, tag="sample"):
     Attributes:
         number: of the order.
         log: file to append samples to; None stops sampling.
-        engine_pid: root of the process tree of an engine that we started.
+        engine_pids: roots of the process trees of an engine that we started.
         client_pids: the client's workers.
         servers: metrics pages of the engine; none if it has none.
         gpus: GPUs that the engine may use, as in ``CUDA_VISIBLE_DEVICES``; None for all.
@@ -93,7 +93,7 @@ class Sample(msgspec.Struct, frozen=True, tag="sample"):
 
     number: int
     log: str | None
-    engine_pid: int | None = None
+    engine_pids: list[int] = []
     client_pids: list[int] = []
     servers: tuple[ServerPage, ...] = ()
     gpus: str | None = None

@@ -33,7 +33,7 @@ class VirtualSampler:
     async def into(
         self,
         log: Path,
-        engine_pid: int | None,  # noqa: ARG002
+        engine_pids: Sequence[int],  # noqa: ARG002
         client_pids: Sequence[int],  # noqa: ARG002
         servers: Sequence[ServerPage] = (),  # noqa: ARG002
         gpus: str | None = None,  # noqa: ARG002

@@ -12,14 +12,16 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 import msgspec
 import psutil
 
-from bakeoff.engines import Engine, Model
+from bakeoff.engines import Engine, Model, attached
+from bakeoff.engines.addresses import Address
 from bakeoff.engines.dialects import OpenAiDialect
 from bakeoff.engines.errors import EngineDied
 from bakeoff.engines.request_shape import plain_dialect, shape_of
 from bakeoff.harness.calibration.client_error import Shape
 from bakeoff.harness.client import Fleet
-from bakeoff.harness.conduct.addresses import description_of, running_addresses
+from bakeoff.harness.conduct.addresses import RunningAddress, description_of, running_addresses
 from bakeoff.harness.conduct.engine_start import EngineUnderTest, notes_of, settings_asked
+from bakeoff.harness.conduct.replicas import ONE, Replicas
 from bakeoff.harness.conduct.world import Fetching, Provenance, Telemetry
 from bakeoff.harness.errors import BadExperiment, FaultFailed
 from bakeoff.harness.experiment.config import ClientConfig, ModelConfig
@@ -202,15 +204,17 @@ class VirtualWorld:
         model: Model,
         port: int | None,  # noqa: ARG002
         log: Path,
+        *,
+        replicas: Replicas = ONE,
     ) -> AsyncGenerator[EngineUnderTest]:
-        """Start the virtual engine with this label: one server for each address."""
+        """Start the virtual engine with this label: one server for each address or replica."""
         if not isinstance(plain_dialect(engine.dialect), OpenAiDialect):
             raise BadExperiment(f"engine '{label}': virtual engines speak OpenAI's API, {engine.adapter} does not")
         site = self._site(label)
         site.starts += 1
-        url = engine.url or self._new_url()
         owned = engine.url is None
-        addresses = running_addresses(engine)
+        addresses = running_addresses(engine) or self._replicas(replicas)
+        url = engine.url or next((each.server.base_url for each in addresses if not each.is_late), self._new_url())
         if owned:
             await self.in_thread(log.touch)
             await self._ready(site)
@@ -218,13 +222,16 @@ class VirtualWorld:
         server.start_s = site.engine.start_s if owned else None
         places = [address.server.base_url for address in addresses if address.server.base_url != url]
         others = {
-            place: self._server(place, site, owned=False, replica=number)
+            place: self._server(place, site, owned=owned, replica=number)
             for number, place in enumerate(places, start=1)
         }
         self._servers.update({url: server, **others})
         addresses = tuple(
             msgspec.structs.replace(address, server=self._servers[address.server.base_url]) for address in addresses
         )
+        for address in addresses:
+            if address.is_late:
+                self._servers[address.server.base_url].is_down = True
         startup = Startup(
             start_s=server.start_s, host_available_before_bytes=MEMORY_BYTES, host_available_ready_bytes=MEMORY_BYTES
         )
@@ -282,6 +289,13 @@ class VirtualWorld:
     def _new_url(self) -> str:
         self._ports += 1
         return f"http://virtual:{self._ports}"
+
+    def _replicas(self, replicas: Replicas) -> tuple[RunningAddress, ...]:
+        servers = ((label, attached(self._new_url())) for label in replicas.labels)
+        return tuple(
+            RunningAddress(label, Address(server.base_url), server, is_target=True, is_late=label in replicas.late)
+            for label, server in servers
+        )
 
     def _site(self, label: str) -> Site:
         if label not in self.sites:

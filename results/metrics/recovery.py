@@ -6,7 +6,7 @@ more of them are bad than the share of bad ones in peace explains: more than its
 deviations, where one good and one bad request are added to those in peace (Agresti and Coull, "Approximate Is Better
 than 'Exact'", The American Statistician 52, 1998). It holds again at the planned time of the first good request behind
 the last such span before the next fault. What one replica of forty loses is therefore not seen: one bad request in a
-span passes.
+span passes. Where a replica is started, all requests before are taken for good: it is to end what was bad.
 """
 
 import math
@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from bakeoff.results.metrics.throughput import meets
-from bakeoff.results.records import FaultRecord, Slo, Window
+from bakeoff.results.records import FaultAction, FaultRecord, Slo, Window
 from bakeoff.results.requests import Flags, Requests
 from bakeoff.results.units import NS_PER_S
 
@@ -34,7 +34,7 @@ class Recovery(msgspec.Struct, frozen=True):
     Attributes:
         fault: it.
         down_s: seconds from the fault to its end; None if it has none.
-        start_s: seconds that a replica took to start again; None if it did not.
+        start_s: seconds that a replica took to start; None if it did not.
         recovered_s: seconds from the fault until the SLO held again, 0 if it held throughout; None if it did not.
         watched_s: seconds from the fault to the next one, or to the end of the window.
         requests: that it met.
@@ -98,16 +98,18 @@ def _recovery(
     good_ns = (ended_ns - planned_ns)[before & good]
     is_of_next = (planned_ns > end_ns - (good_ns.max() if len(good_ns) else 0)) & (ended_ns >= end_ns) & has_next
     after = (planned_ns >= fault.begun_ns) & (planned_ns < end_ns) & ~is_of_next
-    num_before, num_good = int(before.sum()), int(good[before].sum())
+    num_before = int(before.sum())
+    num_good = num_before if fault.action is FaultAction.START else int(good[before].sum())
     few = max(0, SPAN - num_before)  # too few to tell: as if there had been a span of good ones
     held = _held_again(good[after], (num_good + few + 1) / (num_before + few + 2))
     until_ns = end_ns if held is None else int(planned_ns[after][held]) if held else fault.begun_ns
     met = (planned_ns < until_ns) & (ended_ns >= fault.begun_ns) & ~is_of_next
     failed = met & (load.has_failed | load.is_cancelled)
     share = num_good / num_before if num_before else 1.0
+    ended_ns = None if fault.action is FaultAction.START else fault.ended_ns
     return Recovery(
         fault=fault,
-        down_s=None if fault.ended_ns is None else _seconds(fault.begun_ns, fault.ended_ns),
+        down_s=None if ended_ns is None else _seconds(fault.begun_ns, ended_ns),
         start_s=None if fault.ready_ns is None or fault.ended_ns is None else _seconds(fault.ended_ns, fault.ready_ns),
         recovered_s=None if held is None else _seconds(fault.begun_ns, until_ns),
         watched_s=_seconds(fault.begun_ns, end_ns),

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from bakeoff.engines import Deployment
+from bakeoff.engines.addresses import Balance
 from bakeoff.engines.deployment import Container, Ssh
 
 IMAGE = Container("image:1")
@@ -62,6 +63,7 @@ def test_an_address_of_this_machine_is_here(monkeypatch: pytest.MonkeyPatch) -> 
         Deployment(port=9000, environment="vllm", args=["--max-num-batched-tokens", "8"], env={"HF_TOKEN": "v"}),
         Deployment(container=IMAGE, env={"HF_TOKEN": "v"}, port=9000),
         Deployment(container=Container("image:1", args=["--env", "HF_TOKEN", "-e", "A=b", "--shm-size", "1g"])),
+        Deployment(replicas=2, balance=Balance.LEAST_IN_FLIGHT),
         Deployment(ssh=BOX, env={"OMP_NUM_THREADS": "2"}, program="/opt/bin/vllm"),
     ],
 )
@@ -93,6 +95,10 @@ def test_ways_that_make_sense(deployment: Deployment) -> None:
         ({"url": "http://x", "inherit": ["A"]}, "inherit cannot be set of an engine that runs already"),
         ({"container": Container("i", "lxc")}, "container.runtime must be docker or podman"),
         ({"ready_timeout_s": 0.0}, "ready_timeout_s must be above 0"),
+        ({"replicas": 2, "url": "http://x"}, "replicas are started as processes of this machine; leave out url, or"),
+        ({"replicas": 2, "container": IMAGE}, "replicas are started as processes of this machine; leave out container"),
+        ({"replicas": 2, "port": 9000}, "replicas have ports of their own; leave out port"),
+        ({"balance": Balance.ROUND_ROBIN}, "balance divides requests among several replicas; give urls without a"),
     ],
 )  # fmt: skip
 def test_ways_that_do_not_are_told_in_one_line(given: dict[str, Any], complaint: str) -> None:

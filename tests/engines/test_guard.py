@@ -46,6 +46,14 @@ def guarded(*argv: str) -> Iterator["subprocess.Popen[str]"]:
         yield process
 
 
+def test_a_program_may_use_only_the_cores_that_it_is_given():
+    core = min(os.sched_getaffinity(0))
+    argv = [sys.executable, "-I", guard.__file__, "1", "1", guard.CORES_OPTION, str(core), "--"]
+    code = "import os, sys; sys.exit(os.sched_getaffinity(0) != {int(sys.argv[1])})"
+    with subprocess.Popen([*argv, *python(code), str(core)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.wait(20) == 0
+
+
 @contextmanager
 def harness(folder: Path, *behaviours: str, token: str = "") -> Iterator[tuple["subprocess.Popen[str]", Held]]:
     """A process that launched an engine with a daemon, and a hold on both of them."""

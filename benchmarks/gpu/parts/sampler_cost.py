@@ -103,7 +103,7 @@ def print_costs(gpu: Gpu) -> None:
 async def process_cpu_percent(gpus: str | None, seconds: float) -> float:
     """CPU time of the sampler's process while it samples these GPUs, of one core."""
     with tempfile.TemporaryDirectory() as folder:
-        async with sampler() as running, running.into(Path(folder, "t.jsonl"), os.getpid(), [], (), gpus):
+        async with sampler() as running, running.into(Path(folder, "t.jsonl"), [os.getpid()], [], (), gpus):
             (process,) = [
                 child for child in psutil.Process().children() if "bakeoff.harness.telemetry" in child.cmdline()
             ]
@@ -137,7 +137,7 @@ async def slowdown_percent(rounds: int = 6, seconds: float = 1.5) -> tuple[float
                 async with contextlib.AsyncExitStack() as stack:
                     if is_sampled:
                         running = await stack.enter_async_context(sampler())
-                        await stack.enter_async_context(running.into(Path(folder, "t.jsonl"), os.getpid(), []))
+                        await stack.enter_async_context(running.into(Path(folder, "t.jsonl"), [os.getpid()], []))
                         await asyncio.sleep(0.5)  # the sampler's start is not part of its cost
                     rates[is_sampled] = loop_rate(seconds)
         slowdowns.append((rates[False] / rates[True] - 1) * 100)

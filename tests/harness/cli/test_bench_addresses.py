@@ -59,7 +59,7 @@ def test_one_address_shows_no_table_of_addresses(tmp_path: Path, capsys: pytest.
         ((ONE, "--balance", "by-session"), "--balance divides requests among several addresses; give --url for each"),
         ((ONE, OTHER, "--balance", "fair"), "--balance must be one of round-robin, least-in-flight, by-session,"),
         ((ONE, ONE), "urls (--url of bench) has an address twice; remove one"),
-        ((ONE, OTHER, "--profile"), "an engine with several urls cannot be profiled; give the url of one server"),
+        ((ONE, OTHER, "--profile"), "an engine with several urls or replicas cannot be profiled; give one server"),
     ],
 )
 def test_what_makes_no_sense_is_told_in_one_line(

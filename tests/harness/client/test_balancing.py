@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from bakeoff.engines.addresses import Balance
 from bakeoff.harness.client import balancing
-from bakeoff.harness.client.balancing import BLOCK_BYTES, Call, PrefixAware, balancer, prefixes_of
+from bakeoff.harness.client.balancing import ABSENT, BLOCK_BYTES, Call, PrefixAware, balancer, prefixes_of
 
 LABELS = ("a:1", "b:2", "c:3")
 COUNTS = st.lists(st.lists(st.integers(0, 30), min_size=3, max_size=3), min_size=1, max_size=40)
@@ -96,6 +96,29 @@ def test_prefix_aware_follows_its_rule_on_growing_conversations(seed: int):
         begun.add(conversation)
         sent[place].append(whole)
     assert kept > 60
+
+
+@pytest.mark.parametrize("balance", Balance)
+def test_an_absent_address_gets_nothing_and_its_share_from_when_it_is_there(balance: Balance):
+    policy, rng = balancer(balance, LABELS), random.Random(5)
+    calls = [policy.call(f"s{number}", rng.randbytes(5000)) for number in range(90)]
+    before = Counter(policy.choose(call, [0, ABSENT, 0]) for call in calls)
+    assert before.keys() == {0, 2}
+    assert min(before.values()) > 30
+    after = [policy.choose(policy.call(f"t{number}", rng.randbytes(5000)), [0, 0, 0]) for number in range(90)]
+    assert Counter(after).keys() == {0, 1, 2}
+    assert min(Counter(after).values()) > 15
+
+
+def test_conversations_move_only_to_an_address_that_joins():
+    policy = balancer(Balance.BY_SESSION, LABELS)
+    calls = [policy.call(f"s{number}", b"{}") for number in range(90)]
+    moved = [
+        (before, after)
+        for call in calls
+        if (before := policy.choose(call, [0, ABSENT, 0])) != (after := policy.choose(call, [0, 0, 0]))
+    ]
+    assert {after for _, after in moved} == {1}
 
 
 def test_prefix_aware_begins_conversations_of_one_system_prompt_at_all_addresses_and_keeps_them():

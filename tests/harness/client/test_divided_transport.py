@@ -23,6 +23,7 @@ from tests.harness.fleet_scenes import wire as to_truth
 from tests.harness.samples import TOKEN, MemoryRecorder, closed
 
 LABELS = ("a:1", "b:2")
+TARGETS = [Target(label, f"http://{label}") for label in LABELS]
 
 
 def drive(
@@ -32,7 +33,7 @@ def drive(
 
     async def scene() -> list[ScriptedTransport]:
         parts = [ScriptedTransport(script) for script in scripts]
-        divided = DividedTransport(LABELS, parts, balancer(balance, LABELS))
+        divided = DividedTransport(TARGETS, parts, balancer(balance, LABELS))
         driver = Driver(divided, clock=LoopClock(), recorder=recorder, timeout_s=timeout_s)
         await driver.closed_loop(wire(closed(sessions, turns=3)), slots, duration_s=1000.0)
         return parts
@@ -109,7 +110,7 @@ def test_closing_closes_every_transport():
 
     async def scene() -> None:
         parts = [Closing(ANSWER), Closing(ANSWER)]
-        await DividedTransport(LABELS, parts, balancer(Balance.ROUND_ROBIN, LABELS)).close()
+        await DividedTransport(TARGETS, parts, balancer(Balance.ROUND_ROBIN, LABELS)).close()
 
     asyncio.run(scene())
     assert closed_labels == ["closed", "closed"]

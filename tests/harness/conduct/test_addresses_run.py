@@ -179,7 +179,7 @@ def test_what_cannot_be_measured_at_several_addresses_is_refused(tmp_path: Path)
         "name": "t", "loads": [{"concurrency": 1}], "workload": {"name": "chat"},
         "engines": [{"adapter": "vllm", "urls": URLS}],
     }  # fmt: skip
-    with pytest.raises(BadExperiment, match="an engine with several urls cannot be profiled; give the url of one"):
+    with pytest.raises(BadExperiment, match="an engine with several urls or replicas cannot be profiled; give one"):
         profiling(experiment_from(data, "t"))
     with pytest.raises(BadExperiment, match="engine 'e': the adapter 'openai' reads no metrics page; remove metrics"):
         measured(tmp_path, urls=[*URLS, {"url": "http://d:4", "metrics": "http://d:5"}])

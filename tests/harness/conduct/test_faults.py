@@ -170,9 +170,9 @@ def test_runs_with_other_faults_are_not_compared(tmp_path: Path):
     [
         ([{"action": "kill", "at_s": 50, "replica": "two:80"}], {"repeats": 1}, "raise trial.duration_s"),
         ([{"action": "stop", "at_s": 5, "replica": "two:80"}], {}, "give for_s"),
-        ([{"action": "kill", "at_s": 5, "for_s": 2, "replica": "two:80"}], {}, "leave out for_s, or use restart"),
-        ([RESTART | {"replica": "three:80"}], {}, "no address 'three:80'; choose from one:80, two:80"),
-        ([RESTART | {"replica": None} | {}], {}, "has several addresses; give replica: one:80, two:80"),
+        ([{"action": "kill", "at_s": 5, "for_s": 2, "replica": "two:80"}], {}, "it has no end; leave out for_s"),
+        ([RESTART | {"replica": "three:80"}], {}, "no replica 'three:80'; choose from one:80, two:80"),
+        ([RESTART | {"replica": None} | {}], {}, "has several replicas; give replica: one:80, two:80"),
         ([{key: RESTART[key] for key in RESTART if key != "end"}], {}, "give end, the command that starts it again"),
         ([{"action": "kill", "at_s": 5, "replica": "two:80"}], {}, "would be dead in its next trial"),
         ([RESTART | {"engine": "b"}], {}, "there is no engine 'b'; choose from a"),
@@ -184,6 +184,11 @@ def test_runs_with_other_faults_are_not_compared(tmp_path: Path):
         ([RESTART | {"action": "slow"}], {}, "it sends signals; leave out begin and end"),
         ([RESTART | {"action": "stop"}], {}, "end needs begin, the command that causes it"),
         ([RESTART | {"end": [""]}], {}, "the first word of begin and end is a program"),
+        (
+            [{"action": "start", "at_s": 5, "replica": "two:80"}],
+            {},
+            "give it replicas, 2 or more",
+        ),
     ],
 )
 def test_what_cannot_be_caused_is_refused(faults: list[dict[str, Any]], changes: dict[str, Any], message: str):

@@ -16,6 +16,7 @@ from bakeoff.engines import Engine, Launch, Model
 from bakeoff.harness.client import Fleet
 from bakeoff.harness.conduct import engine_start, recording, spans
 from bakeoff.harness.conduct.engine_start import EngineUnderTest
+from bakeoff.harness.conduct.replicas import ONE, Replicas
 from bakeoff.harness.conduct.spans import TYPE, SpanReceiver, read_clocks, receiving
 from bakeoff.harness.experiment.reading import profiling
 from bakeoff.harness.host.clock import LoopClock, run_virtual
@@ -132,9 +133,9 @@ class ExportingWorld(VirtualWorld):
 
     @contextlib.asynccontextmanager
     async def started(
-        self, engine: Engine, label: str, model: Model, port: int | None, log: Path
+        self, engine: Engine, label: str, model: Model, port: int | None, log: Path, *, replicas: Replicas = ONE
     ) -> AsyncGenerator[EngineUnderTest]:
-        async with super().started(engine, label, model, port, log) as under_test:
+        async with super().started(engine, label, model, port, log, replicas=replicas) as under_test:
             yield msgspec.structs.replace(under_test, spans=self.receiver)
 
 

@@ -84,11 +84,11 @@ def test_the_sampler_process_writes_while_its_block_runs_and_then_ends(tmp_path:
 
     async def scene() -> int:
         async with sampler() as running:
-            async with running.into(folder.telemetry_log, os.getpid(), [os.getpid()]):
+            async with running.into(folder.telemetry_log, [os.getpid()], [os.getpid()]):
                 while len(folder.read_telemetry().records) < 9:
                     await asyncio.to_thread(psutil.cpu_percent, 0.05)
             size = folder.telemetry_log.stat().st_size
-            async with running.into(tmp_path / "second.jsonl", None, []):
+            async with running.into(tmp_path / "second.jsonl", [], []):
                 pass
             assert folder.telemetry_log.stat().st_size == size
             return running._process.pid
@@ -109,7 +109,7 @@ def test_a_sampler_that_was_killed_is_started_again_for_the_next_trial(tmp_path:
         async with sampler() as running:
             pids: list[int] = []
             for trial in ("first", "second", "third"):
-                async with running.into(tmp_path / trial, None, [os.getpid()]):
+                async with running.into(tmp_path / trial, [], [os.getpid()]):
                     pids.append(running._process.pid)
                     if trial == "first":
                         os.kill(pids[0], signal.SIGKILL)
@@ -132,9 +132,9 @@ def test_samples_that_cannot_be_written_are_reported_at_the_end_at_the_latest(tm
     async def scene() -> None:
         async with sampler() as running:
             with pytest.raises(NotWritable, match=r"full\.jsonl: (No space left on device|Is a directory)"):
-                async with running.into(tmp_path / "full.jsonl", None, [os.getpid()]):
+                async with running.into(tmp_path / "full.jsonl", [], [os.getpid()]):
                     pass
-            async with running.into(tmp_path / "next.jsonl", None, [os.getpid()]):
+            async with running.into(tmp_path / "next.jsonl", [], [os.getpid()]):
                 await running.mark("now")
 
     asyncio.run(scene())
@@ -146,7 +146,7 @@ def test_the_sampler_ends_when_its_parent_is_gone(tmp_path: Path):
         "import asyncio, os, pathlib, sys\n"
         "from bakeoff.harness.telemetry import sampler\n"
         "async def main():\n"
-        "    async with sampler() as s, s.into(pathlib.Path(sys.argv[1]), os.getpid(), []):\n"
+        "    async with sampler() as s, s.into(pathlib.Path(sys.argv[1]), [os.getpid()], []):\n"
         "        print(s._process.pid, flush=True)\n"
         "        await asyncio.Event().wait()\n"
         "asyncio.run(main())\n"

@@ -33,7 +33,7 @@ def sampled_pages(
     """The same with any number of pages."""
 
     async def scene() -> None:
-        async with sampler() as running, running.into(folder.telemetry_log, None, [], pages):
+        async with sampler() as running, running.into(folder.telemetry_log, [], [], pages):
             await during(running)
 
     asyncio.run(asyncio.wait_for(scene(), 60))

@@ -23,13 +23,13 @@ def rollup(folder: Path, text: str = ROLLUP) -> Path:
 
 def test_both_sizes_are_of_one_instant(tmp_path: Path) -> None:
     rollup(tmp_path)
-    record = shared_memory(42, os.getpid(), tmp_path)
+    record = shared_memory(42, [os.getpid()], tmp_path)
     assert (record.t_ns, record.source) == (42, "memory")
     assert record.values == {"pss_bytes": 280 * 1024, "rss_bytes": 1708 * 1024}
 
 
 def test_a_kernel_without_the_file_is_a_reason(tmp_path: Path) -> None:
-    record = shared_memory(42, os.getpid(), tmp_path)
+    record = shared_memory(42, [os.getpid()], tmp_path)
     assert record.values == {"pss_bytes": None, "rss_bytes": None}
     assert record.reasons["pss_bytes"] == f"the kernel has no smaps_rollup of process {os.getpid()}"
 
@@ -39,17 +39,17 @@ def test_a_process_of_another_user_is_a_reason(tmp_path: Path, monkeypatch: pyte
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "read_text", refused)
-    record = shared_memory(42, os.getpid(), tmp_path)
+    record = shared_memory(42, [os.getpid()], tmp_path)
     assert record.values["pss_bytes"] is None
     assert "Permission denied" in record.reasons["pss_bytes"]
 
 
 def test_a_process_that_is_gone_is_a_reason() -> None:
-    assert shared_memory(42, 2**22 + 1).values["pss_bytes"] is None
+    assert shared_memory(42, [2**22 + 1]).values["pss_bytes"] is None
 
 
 def test_the_real_one_is_read() -> None:
-    pss, rss = (shared_memory(42, os.getpid()).values[name] for name in ("pss_bytes", "rss_bytes"))
+    pss, rss = (shared_memory(42, [os.getpid()]).values[name] for name in ("pss_bytes", "rss_bytes"))
     assert isinstance(pss, int)
     assert isinstance(rss, int)
     assert 0 < pss <= rss

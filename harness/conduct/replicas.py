@@ -1,0 +1,136 @@
+"""The servers that the harness starts of one engine: their hardware, and which of them a fault starts under load."""
+
+import asyncio
+import contextlib
+import os
+from collections.abc import AsyncGenerator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from bakeoff.engines import Engine, Launch, Server, launched, pick_port
+from bakeoff.engines.addresses import Address
+from bakeoff.harness.conduct.addresses import RunningAddress
+from bakeoff.harness.errors import first_leaf
+
+T = TypeVar("T")
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+
+
+class Replicas(msgspec.Struct, frozen=True):
+    """Which servers are started of an engine.
+
+    Attributes:
+        labels: of several servers; empty for one.
+        late: those that a fault starts under load.
+    """
+
+    labels: tuple[str, ...] = ()
+    late: frozenset[str] = frozenset()
+
+
+ONE = Replicas()
+
+
+class Part(msgspec.Struct, frozen=True):
+    """What one replica may use of this machine.
+
+    Attributes:
+        gpus: as ``CUDA_VISIBLE_DEVICES`` names them.
+        cores: CPU cores; empty for all.
+    """
+
+    gpus: Sequence[str] = ()
+    cores: Sequence[int] = ()
+
+    def described(self) -> str:
+        """In words; empty if it may use everything and there are no GPUs."""
+        if self.gpus:
+            return f"on GPU {', '.join(self.gpus)}"
+        return f"on CPU core {', '.join(map(str, self.cores))}" if self.cores else ""
+
+
+def parts_of(gpus: Sequence[str], cores: Sequence[int], replicas: int) -> list[Part]:
+    """What each replica may use: an equal part of the GPUs, or of the cores on a machine without GPUs.
+
+    Args:
+        gpus: that the engine may use.
+        cores: that this process may use.
+        replicas: of the engine.
+    """
+    if gpus:
+        return [Part(gpus=part) for part in _divided(gpus, replicas)]
+    return [Part(cores=part) for part in _divided(cores, replicas)]
+
+
+def _divided(whole: Sequence[T], parts: int) -> list[Sequence[T]]:
+    """Equal parts, in order; the whole for each if it has fewer members than there are parts."""
+    size = len(whole) // parts
+    return [whole[number * size : (number + 1) * size] if size else whole for number in range(parts)]
+
+
+def own_parts(replicas: Replicas, gpus: Sequence[str]) -> list[Part]:
+    """What each replica may use of this machine, by the GPUs that the engine may use."""
+    return parts_of(gpus, sorted(os.sched_getaffinity(0)), len(replicas.labels)) if replicas.labels else []
+
+
+def launches_of(engine: Engine, parts: Sequence[Part]) -> list[Launch]:
+    """How to start each replica, on a free port of its own.
+
+    Args:
+        engine: is launched.
+        parts: what each may use.
+    """
+    found: list[Launch] = []
+    for own in parts:
+        port = pick_port()
+        while any(port == other.port for other in found):
+            port = pick_port()
+        launch = engine.launch(port)
+        assert launch is not None
+        env = launch.env | ({VISIBLE: ",".join(own.gpus)} if own.gpus else {})
+        found.append(msgspec.structs.replace(launch, env=env, cores=tuple(own.cores)))
+    return found
+
+
+@contextlib.asynccontextmanager
+async def replicas_started(
+    engine: Engine, replicas: Replicas, launches: Sequence[Launch], log: Path
+) -> AsyncGenerator[tuple[RunningAddress, ...]]:
+    """Start all replicas but the late ones at a time; they are stopped at the end of the block.
+
+    Args:
+        engine: that they are.
+        replicas: their labels.
+        launches: how to start each.
+        log: file that gets the output of the first; the others' are beside it.
+
+    Raises:
+        EngineError: one of them did not start; the others are stopped.
+    """
+    stacks = [contextlib.AsyncExitStack() for _ in launches]
+    logs = [log, *(log.with_stem(f"{log.stem}-{label}") for label in replicas.labels[1:])]
+
+    async def start(number: int) -> Server:
+        if replicas.labels[number] in replicas.late:
+            server = Server(f"http://127.0.0.1:{launches[number].port}", engine.access)
+            server.log = logs[number]
+            return server
+        running = launched(launches[number], logs[number], engine.access)
+        return await stacks[number].enter_async_context(running)
+
+    try:
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(start(number)) for number in range(len(launches))]
+        except BaseExceptionGroup as error:
+            raise first_leaf(error) from error
+        yield tuple(
+            RunningAddress(
+                label, Address(server.base_url), server, is_target=True, launch=launch, is_late=label in replicas.late
+            )
+            for label, server, launch in zip(replicas.labels, (task.result() for task in tasks), launches, strict=True)
+        )
+    finally:
+        await asyncio.gather(*(stack.aclose() for stack in stacks))
