@@ -57,10 +57,28 @@ def plan_closed(workload: Workload, tokenizer: Tokenizer, seed: Seed, count: int
 
 
 def plan_open(
-    workload: Workload, arrival: Arrival, tokenizer: Tokenizer, seed: Seed, *, duration_s: float, count: int
+    workload: Workload,
+    arrival: Arrival,
+    tokenizer: Tokenizer,
+    seed: Seed,
+    *,
+    duration_s: float,
+    count: int,
+    starts: str = "",
 ) -> Iterator[PlannedSession]:
-    """At most ``count`` sessions, those that ``arrival`` starts within ``duration_s``."""
-    offsets = itertools.takewhile(lambda offset_s: offset_s < duration_s, arrival.offsets_s(seed.traffic))
+    """At most ``count`` sessions, those that ``arrival`` starts within ``duration_s``.
+
+    Args:
+        workload: what is sent.
+        arrival: when sessions start.
+        tokenizer: of the model.
+        seed: of sessions and starts.
+        duration_s: of the load.
+        count: maximum number of sessions.
+        starts: suffix of the seed of the starts, for processes that are independent of each other.
+    """
+    every = arrival.offsets_s(seed.traffic + starts)
+    offsets = itertools.takewhile(lambda offset_s: offset_s < duration_s, every)
     for offset_s, session in zip(itertools.islice(offsets, count), workload.sessions(tokenizer, seed), strict=False):
         yield PlannedSession(session, offset_s)
 

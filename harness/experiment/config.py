@@ -1,5 +1,6 @@
 """Experiments: which engines, under which loads, how often; expanded to an ordered plan."""
 
+from collections.abc import Collection
 from typing import Annotated, Any
 
 import msgspec
@@ -99,6 +100,11 @@ class TrafficClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     """What it sends."""
     weight: Annotated[float, msgspec.Meta(gt=0, le=1e6)] = 1.0
     """Its share of the sessions, relative to the others."""
+    arrival: str | None = None
+    """Arrival process of its sessions in an open loop, at its share of the rate. Default: the load's, for all classes
+    without one together."""
+    arrival_options: dict[str, Any] = {}
+    """Options of that process."""
     model: str | None = None
     """Model or adapter, such as a LoRA, that its requests name. Default: the engine's."""
     request: RequestShape = RequestShape()
@@ -244,18 +250,18 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
         shape = self.request_of(engine)
         return [shape.under(each.request) for each in self.classes] or [shape]
 
-    def source(self, only: str | None = None) -> Workload:
+    def source(self, only: Collection[str] | None = None) -> Workload:
         """The sessions that every engine gets.
 
         Args:
-            only: name of a class; None for all.
+            only: names of classes; None for all.
 
         Raises:
             WorkloadError: a workload or one of its options is unknown.
         """
         if not self.classes:
             return workload(self.workload.name, self.workload.options)
-        chosen = (each for each in self.classes if only in {None, each.name})
+        chosen = (each for each in self.classes if only is None or each.name in only)
         return Mix(
             [Part(each.name, each.weight, workload(each.workload.name, each.workload.options)) for each in chosen]
         )

@@ -18,6 +18,7 @@ from bakeoff.harness.experiment.faults import (
 )
 from bakeoff.harness.rules.rule_set import Start
 from bakeoff.results.records import Cache, Load, Slo
+from bakeoff.workloads import VARYING_ARRIVALS
 
 _TRANSPORTS = ("http", "aiohttp")
 _MAX_SLOTS = 100_000
@@ -38,6 +39,7 @@ def problem_of_experiment(experiment: Experiment) -> str | None:
     for engine in experiment.engines:
         if unknown := [label for label in engine.loads if label not in levels]:
             return f"engine '{engine.name}' has the load '{unknown[0]}', which is none of {', '.join(levels)}"
+    own_arrivals = [each for each in experiment.classes if each.arrival is not None]
     checks = (
         (_is_name(experiment.name), "name may only have letters, digits, '.', '-' and '_', and not begin with '.'"),
         (bool(labels), "engines is empty; give at least one [[engines]]"),
@@ -91,6 +93,18 @@ def problem_of_experiment(experiment: Experiment) -> str | None:
         (
             not experiment.classes or all(load.arrival != "workload" for load in experiment.loads),
             "classes have no arrivals of a workload; give the load an arrival process, such as poisson",
+        ),
+        (
+            not own_arrivals or all(load.concurrency is None for load in experiment.loads),
+            "classes with an arrival of their own need an open loop; give each load rate_per_s and arrival",
+        ),
+        (
+            not (varying := [each.arrival for each in own_arrivals if each.arrival in {*VARYING_ARRIVALS, "workload"}]),
+            f"a class cannot have the arrival '{next(iter(varying), '')}', which has no steady rate; use the load's",
+        ),
+        (
+            all(each.arrival is not None or not each.arrival_options for each in experiment.classes),
+            "arrival_options of a class belong to its arrival; give it, too",
         ),
         (all(all(_is_bound(each.slo)) for each in experiment.classes), "each bound of slo must be a number above 0"),
         (

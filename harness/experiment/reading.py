@@ -84,10 +84,22 @@ def experiment_from(data: dict[str, Any], owner: str) -> Experiment:
         for shape in experiment.requests_of(engine):
             check(engine.adapter, engine.options, experiment.spec_of(engine), engine, shape)
     experiment.source()
+    _check_arrivals(experiment)
+    return experiment
+
+
+def _check_arrivals(experiment: Experiment) -> None:
+    """Make every arrival process once.
+
+    Raises:
+        WorkloadError: one is unknown, or its options do not fit.
+    """
     for load in experiment.loads:
         if load.arrival not in {None, "workload"}:
             arrival(load.arrival or "", load.rate_per_s or 0.0, load.arrival_options)
-    return experiment
+    for each in experiment.classes:
+        if each.arrival is not None:
+            arrival(each.arrival, 1.0, each.arrival_options)
 
 
 def with_client(experiment: Experiment, workers: int | None, ray: str | None) -> Experiment:

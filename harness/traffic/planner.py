@@ -18,6 +18,7 @@ import msgspec
 from bakeoff.harness.experiment.config import Experiment, is_steady
 from bakeoff.harness.host.scratch import scratch_folder
 from bakeoff.harness.rules.rule_set import Start
+from bakeoff.harness.traffic.arriving import arriving, within
 from bakeoff.harness.traffic.beginning import Beginning, Beginnings
 from bakeoff.harness.traffic.plan_file import PlanFile
 from bakeoff.harness.traffic.play import Play, planned_play
@@ -31,15 +32,13 @@ from bakeoff.workloads import (
     Session,
     Tokenizer,
     Workload,
-    arrival,
     plan_closed,
-    plan_open,
     plan_recorded,
     prompt_reader,
 )
 from bakeoff.workloads.graph import first_alone
 from bakeoff.workloads.mix import Mix
-from bakeoff.workloads.types import SupportsOwnRate, SupportsPrimers, SupportsReach
+from bakeoff.workloads.types import SupportsOwnRate, SupportsPrimers
 
 WARM_UP_REQUESTS = 3
 """Requests per warm-up round."""
@@ -158,7 +157,7 @@ class TrafficPlanner:
         self._redraw = redraw
         self.tokenizer = tokenizer
         self._folder = folder
-        self._workload = experiment.source(only)
+        self._workload = experiment.source(None if only is None else {only})
         self._planned: dict[Seed, Traffic] = {}
         self._repeat: int | None = None
         reach_s = experiment.trial.ramp_s + experiment.trial.max_window_s + 2 * experiment.trial.timeout_s
@@ -195,7 +194,7 @@ class TrafficPlanner:
         seed = Seed(shape, f"{shape}/{name}")
         count = max(WARM_UP_REQUESTS, len(self.experiment.classes))
         source = self._workload.in_turn() if isinstance(self._workload, Mix) else self._workload
-        plan = plan_closed(_within(source, 0.0), self.tokenizer, seed, count)
+        plan = plan_closed(within(source, 0.0), self.tokenizer, seed, count)
         return tuple(_shortened(_first_turn(planned)) for planned in plan)
 
     def _of_class(self, name: str) -> "TrafficPlanner":
@@ -291,24 +290,16 @@ class TrafficPlanner:
         count = limits.max_requests or _ENDLESS
         if load.arrival == "workload":
             warp, thinking = self._time_warp(load)
-            source = _within(self._workload, span_s * warp if thinking else span_s)
+            source = within(self._workload, span_s * warp if thinking else span_s)
             return plan_recorded(
                 source, self.tokenizer, seed, duration_s=span_s, count=count, time_warp=warp, warp_thinking=thinking
             )
-        return itertools.islice(self._arriving(load, seed, duration_s=span_s, reach_s=span_s), count)
+        plan = arriving(self.experiment, load, self.tokenizer, seed, duration_s=span_s, reach_s=span_s)
+        return itertools.islice(plan, count)
 
     def _constant(self, load: Load, seed: Seed) -> Iterator[PlannedSession]:
         """Sessions of a steady open loop, without end."""
-        return self._arriving(load, seed, duration_s=math.inf, reach_s=self._reach_s)
-
-    def _arriving(self, load: Load, seed: Seed, *, duration_s: float, reach_s: float) -> Iterator[PlannedSession]:
-        """Sessions of an open loop; of a class alone those that it has among the others, at the same times."""
-        together = self.experiment.load_with(load)
-        workload, chosen = (self._workload, load) if together is None else (self.experiment.source(), together)
-        process = arrival(chosen.arrival or "poisson", chosen.rate_per_s or 0.0, chosen.arrival_options)
-        source = _within(workload, reach_s)
-        plan = plan_open(source, process, self.tokenizer, seed, duration_s=duration_s, count=_ENDLESS)
-        return (planned for planned in plan if together is None or planned.session.traffic_class == load.only)
+        return arriving(self.experiment, load, self.tokenizer, seed, duration_s=math.inf, reach_s=self._reach_s)
 
     def _pool(self, load: Load, seed: Seed, endless: EndlessCache) -> Pool:
         if load.concurrency is not None:
@@ -339,7 +330,7 @@ class TrafficPlanner:
 
     def _source(self) -> Workload:
         """The workload without turns that lie beyond the longest possible trial."""
-        return _within(self._workload, self._reach_s)
+        return within(self._workload, self._reach_s)
 
     def _time_warp(self, load: Load) -> tuple[float, bool]:
         """The speed-up of a recorded workload, and whether think times shrink too.
@@ -414,11 +405,6 @@ def traffic_planner(experiment: Experiment, tokenizer: Tokenizer, *, redraw: boo
 
 def _part(seed: Seed, name: str) -> Seed:
     return Seed(f"{seed.traffic}/{name}", f"{seed.words}/{name}")
-
-
-def _within(source: Workload, reach_s: float) -> Workload:
-    """The workload without turns later than ``reach_s``, if it can leave them out."""
-    return source.within(reach_s) if isinstance(source, SupportsReach) else source
 
 
 def _first_turn(planned: PlannedSession) -> PlannedSession:

@@ -23,6 +23,7 @@ from bakeoff.results.report import render_html
 from bakeoff.results.report.class_figures import bounds_of, fairness_lines, interference_lines
 from bakeoff.results.run.groups import by_class, fairness, interference
 from bakeoff.workloads import PlannedSession, Session, Turn
+from bakeoff.workloads.errors import UnknownWorkload
 
 TTFT_S, TOKEN_S = 0.1, 0.01
 SHORT, LONG = 5, 41
@@ -252,3 +253,57 @@ def test_a_class_without_others_has_no_interference(tmp_path: Path, arrival: str
     assert {name: ratio.centre for name, ratio in found.ratios.items()} == {
         "ttft_p50_s": pytest.approx(1.0, abs=1e-6), "e2e_p50_s": pytest.approx(1.0, abs=1e-6),
     }  # fmt: skip
+
+
+def starts_of(run: results.Run, name: str) -> list[float]:
+    """When sessions of a class inside the window of the first trial were planned, in seconds."""
+    trial = run.finished[0]
+    inside = (request for request in trial.inside if request.traffic_class == name)
+    return [request.planned_ns / 1e9 for request in sorted(inside, key=lambda request: request.planned_ns)]
+
+
+def test_a_class_comes_by_its_own_process_at_its_share_of_the_rate_whatever_the_others_do(tmp_path: Path):
+    def of(path: str, **others: Any) -> results.Run:
+        clock = a_class("clock", SHORT, arrival="constant")
+        made = experiment([clock, a_class("other", SHORT, weight=3, **others)], repeats=1)
+        return virtual_run(made, {"a": VirtualEngine()}, tmp_path / path)
+
+    run, bursty = of("a"), of("b", arrival="gamma", arrival_options={"burstiness": 0.1})
+    assert np.diff(starts_of(run, "clock")) == pytest.approx(1 / 5, abs=1e-6)
+    assert np.diff(starts_of(bursty, "clock")) == pytest.approx(1 / 5, abs=1e-6)
+    gaps, clumped = np.diff(starts_of(run, "other")), np.diff(starts_of(bursty, "other"))
+    assert gaps.mean() == pytest.approx(1 / 15, rel=0.2)
+    assert clumped.std() / clumped.mean() > 2 * gaps.std() / gaps.mean() > 1.4, "1/√0.1 against 1"
+
+
+def test_a_class_with_arrivals_of_its_own_comes_at_the_same_times_alone(tmp_path: Path):
+    classes = [a_class("clock", SHORT, arrival="gamma", arrival_options={"burstiness": 0.5}), a_class("b", LONG)]
+    loads = [{"rate_per_s": 20, "arrival": "poisson"}, {"rate_per_s": 10, "arrival": "poisson", "only": "clock"}]
+    run = virtual_run(experiment(classes, loads=loads, repeats=1), {"a": VirtualEngine()}, tmp_path)
+    together, alone = (
+        [request.planned_ns - trial.window.start_ns for request in trial.inside if request.traffic_class == "clock"]
+        for trial in run.finished
+    )
+    assert together == pytest.approx(alone, abs=2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "loads", "message"),
+    [
+        ({"arrival": "constant"}, [{"concurrency": 4}], "need an open loop; give each load rate_per_s and arrival"),
+        ({"arrival": "diurnal"}, None, "a class cannot have the arrival 'diurnal', which has no steady rate"),
+        ({"arrival": "workload"}, None, "a class cannot have the arrival 'workload'"),
+        ({"arrival_options": {"burstiness": 2}}, None, "arrival_options of a class belong to its arrival"),
+    ],
+)
+def test_arrivals_of_a_class_that_cannot_be_are_refused(
+    changes: dict[str, Any], loads: list[dict[str, Any]] | None, message: str
+):
+    given = {} if loads is None else {"loads": loads}
+    with pytest.raises(BadExperiment, match=message):
+        experiment([a_class("a", SHORT, **changes), a_class("b", LONG)], **given)
+
+
+def test_an_unknown_arrival_of_a_class_is_named():
+    with pytest.raises(UnknownWorkload, match="unknown arrival process 'gama'; did you mean 'gamma'"):
+        experiment([a_class("a", SHORT, arrival="gama"), a_class("b", LONG)])
