@@ -1,14 +1,21 @@
 """Token ids of a turn's whole prompt, as an engine computes them with the model's tokenizer and chat template."""
 
 import functools
+import itertools
 import re
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from bakeoff.workloads.tokenizer import Tokenizer
 from bakeoff.workloads.types import Turn
+
+_KEPT_TOKENS = 1 << 20
+"""Tokens of earlier prompts that a reader keeps: 19 conversations of 55,000."""
+_GOES_ON = 0.75
+"""A prompt that begins with this part of an earlier one is the next of its conversation, and takes its place."""
 
 
 class _Boundary(NamedTuple):
@@ -19,22 +26,52 @@ class _Boundary(NamedTuple):
     number: int
 
 
+class _Encoded(NamedTuple):
+    """An encoded prompt.
+
+    Attributes:
+        text: of the prompt.
+        ids: of its tokens.
+        boundaries: its special tokens; none if they cannot be told.
+    """
+
+    text: str = ""
+    ids: Sequence[int] = ()
+    boundaries: Sequence[_Boundary] = ()
+
+    def shared(self, text: str, first: int = 0) -> int:
+        """Number of leading boundaries up to which another text is the same; ``first`` of them are known to be."""
+        rest = range(first, len(self.boundaries))
+        return first + bisect_left(rest, True, key=lambda number: not self._begins(text, number))
+
+    def goes_on_in(self, text: str) -> bool:
+        """Whether another text is likely to be the next prompt of the conversation."""
+        return self.most < len(self.boundaries) and self._begins(text, self.most)
+
+    @property
+    def most(self) -> int:
+        """The first boundary behind most of the text."""
+        return bisect_left(self.boundaries, _GOES_ON * len(self.text), key=lambda boundary: boundary.end)
+
+    def _begins(self, text: str, number: int) -> bool:
+        return text.startswith(self.text[: self.boundaries[number].end])
+
+
 class PromptReader:
-    """Encodes prompts incrementally: only what differs from the previous prompt is encoded.
+    """Encodes prompts incrementally: only what differs from an earlier prompt is encoded.
 
     Tokenizers split text at special tokens: text before one is encoded independently of what follows. So ids up to the
-    last special token that two prompts share are reused, and each turn of a conversation costs only its new part.
+    last special token that two prompts share are reused, and each turn of a conversation costs only its new part, also
+    where conversations alternate, as those of agents do.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._special = re.compile("|".join(map(re.escape, tokenizer.special_tokens)) or r"(?!)")
-        self._text = ""
-        self._ids: list[int] = []
-        self._boundaries: list[_Boundary] = []
-        """Special tokens of the previous text."""
+        self._recent: list[_Encoded] = []
+        """The last prompt of each conversation, the latest first."""
 
-    def ids(self, turn: Turn) -> list[int]:
+    def ids(self, turn: Turn) -> Sequence[int]:
         """Token ids of the turn's prompt.
 
         A chat is rendered by the template; a completion gets the tokens that the model puts before every text.
@@ -49,19 +86,39 @@ class PromptReader:
         """Number of tokens of the turn's prompt."""
         return len(self.ids(turn))
 
-    def _chat_ids(self, text: str) -> list[int]:
-        if text == self._text:
-            return self._ids
-        common = len(self._boundaries)
-        while common and not text.startswith(self._text[: self._boundaries[common - 1].end]):
-            common -= 1
-        at, kept = (self._boundaries[common - 1].start, self._boundaries[common - 1].number) if common else (0, 0)
-        new_ids = self._tokenizer.encode(text[at:])
-        self._boundaries = self._boundaries[: max(0, common - 1)] + self._boundaries_in(text, at, new_ids, kept)
-        self._text, self._ids = text, self._ids[:kept] + new_ids
-        return self._ids
+    def _chat_ids(self, text: str) -> Sequence[int]:
+        before, common = self._earlier(text)
+        if text != before.text:
+            last = before.boundaries[common - 1] if common else _Boundary(0, 0, 0)
+            new_ids = self._tokenizer.encode(text[last.start :])
+            boundaries = [
+                *before.boundaries[: max(0, common - 1)], *self._boundaries_in(text, last.start, new_ids, last.number)
+            ]  # fmt: skip
+            if last.end >= _GOES_ON * len(before.text):
+                self._recent = [each for each in self._recent if each is not before]
+            before = _Encoded(text, [*before.ids[: last.number], *new_ids], boundaries)
+        self._remember(before)
+        return before.ids
 
-    def _boundaries_in(self, text: str, at: int, ids: list[int], kept: int) -> "list[_Boundary]":
+    def _earlier(self, text: str) -> tuple[_Encoded, int]:
+        """The earlier prompt that shares the most with a text, and the number of boundaries up to which it does."""
+        for each in self._recent:
+            if each.goes_on_in(text):
+                return each, each.shared(text, each.most + 1)
+        found = [(each, each.shared(text)) for each in self._recent]
+        return max(
+            found, key=lambda pair: pair[0].boundaries[pair[1] - 1].end if pair[1] else 0, default=(_Encoded(), 0)
+        )
+
+    def _remember(self, latest: _Encoded) -> None:
+        self._recent = [latest, *(each for each in self._recent if each is not latest)]
+        kept_tokens = itertools.accumulate(len(each.ids) for each in self._recent)
+        self._recent = [
+            each for each, tokens in zip(self._recent, kept_tokens, strict=True)
+            if tokens <= _KEPT_TOKENS or each is latest
+        ]  # fmt: skip
+
+    def _boundaries_in(self, text: str, at: int, ids: Sequence[int], kept: int) -> list[_Boundary]:
         places = [match.span() for match in self._special.finditer(text, at)]
         numbers = [i for i, token in enumerate(ids) if token in self._tokenizer.special_ids]
         if len(places) != len(numbers):

@@ -146,7 +146,8 @@ class TrialRunner:
         self._world = world
         self._was_reset = False
         self._nonce = ""
-        self._paces: dict[tuple[str, str | None], Pace] = {}
+        self._paces: dict[tuple[str | None, str | None], Pace] = {}
+        """The last one by engine and load; None for any."""
 
     async def run(
         self, plan: TrialPlan, order: int, under_test: EngineUnderTest, traffic: Traffic, fingerprint: str = ""
@@ -306,7 +307,7 @@ class TrialRunner:
         label, cycle = under_test.description.label, traffic.ramp.plan.requests
         planned, restart = 0, 0
         while True:
-            pace = self._paces.get((label, load.label), self._paces.get((label, None)))
+            pace = self._assumed_pace(label, load)
             beginning = await self._world.in_thread(functools.partial(traffic.begin, pace=pace, restart=restart))
             sent += await self._prime(under_test, beginning.history, folder, slots=beginning.slots, sent=sent)
             plan = SteadyTraffic(
@@ -329,9 +330,15 @@ class TrialRunner:
         if record.ramp is not None:
             self._learn_pace(record.engine, record.load, record.ramp.pace)
 
+    def _assumed_pace(self, label: str, load: Load) -> Pace | None:
+        """That of the engine under this load, else under another one, else of another engine; None if none is known."""
+        known = ((label, load.label), (label, None), (None, load.label), (None, None))
+        return next((self._paces[key] for key in known if key in self._paces), None)
+
     def _learn_pace(self, label: str, load: Load, pace: Pace | None) -> None:
         if pace is not None:
-            self._paces[label, load.label] = self._paces[label, None] = pace
+            for engine in (label, None):
+                self._paces[engine, load.label] = self._paces[engine, None] = pace
 
     async def _prime(
         self,

@@ -153,8 +153,7 @@ class Beginnings:
         for shown in history:
             endless.add(reader.ids(shown.session.turns[0]))
         plan.write()
-        rate_per_s = (load.rate_per_s or 0.0) * law.turns
-        in_flight = load.concurrency or math.ceil(rate_per_s * law.answer_s(pace))
+        in_flight = math.ceil(count * law.answered_share(pace))
         return Beginning(plan, history, min(_MAX_PRIMED, max(_MIN_PRIMED, in_flight)), pace)
 
     def forget(self) -> None:

@@ -1,7 +1,7 @@
 """A plan of sessions in a file, written only as far as it is needed and checked while writing."""
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -102,7 +102,7 @@ class PlanFile:
         self._shape.update(msgspec.json.encode((planned.session.id, planned.offset_s, turns)))
         size = 0
         places: list[PromptPlace] = []
-        last: dict[str, tuple[Turn, list[int]]] = {}
+        last: dict[str, tuple[Turn, Sequence[int]]] = {}
         for number, turn in enumerate(planned.session.turns):
             self._turns += number
             ids = self._reader.ids(turn)

@@ -101,6 +101,11 @@ class SessionLaw:
         """Mean seconds from the start of a session to the end of its last answer."""
         return self._session_s(self._answers_s(pace))
 
+    def answered_share(self, pace: Pace) -> float:
+        """Mean requests in flight for each session in progress; above 1 if its agents work at the same time."""
+        session_s = self.session_s(pace)
+        return self.turns * self.answer_s(pace) / session_s if session_s else 1.0
+
     def turnover_s(self, request_s: float) -> float:
         """Mean seconds from one request of a slot to its next, if each takes ``request_s``."""
         return self._session_s(np.full_like(self._tokens, request_s)) / self.turns

@@ -200,3 +200,18 @@ def test_completions_have_before_them_what_the_model_puts_there(small: Tokenizer
 def test_there_is_one_reader_for_each_tokenizer(small: Tokenizer, digits: Tokenizer) -> None:
     assert prompt_reader(small) is prompt_reader(small)
     assert prompt_reader(small) is not prompt_reader(digits)
+
+
+def test_conversations_that_alternate_cost_their_new_parts(tmp_path: Path) -> None:
+    tokenizer = Counting(checkpoint(tmp_path))
+    reader = PromptReader(tokenizer)
+    system = Message("system", "the keeper writes " * 500)
+    chats = [[system, Message("user", f"agent {k} " * 2000)] for k in range(5)]
+    for chat in chats:
+        reader.ids(turn(chat))
+    tokenizer.encoded.clear()
+    for k in range(10):
+        for chat in chats:
+            chat += [Message("assistant", f"a short note {k}"), Message("user", f"and the weather {k}")]
+            assert reader.ids(turn(chat)) == whole(tokenizer, chat)
+    assert max(map(len, tokenizer.encoded[::2])) < 200, "every second one is the whole prompt, to compare with"
