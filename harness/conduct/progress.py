@@ -1,7 +1,9 @@
 """Shows a run's progress, from its log: a live bar on a terminal, plain lines elsewhere."""
 
 import contextlib
-from collections.abc import Generator
+import time
+from collections.abc import Callable, Generator
+from enum import StrEnum
 from statistics import fmean
 from typing import Protocol
 
@@ -29,7 +31,7 @@ from bakeoff.results.log.run_log import (
     TrialPlanned,
 )
 from bakeoff.results.log.search import Over
-from bakeoff.results.records import TrialRecord, Verdict
+from bakeoff.results.records import TrialPlan, TrialRecord, Verdict
 from bakeoff.results.report.search_lines import attempt_text
 from bakeoff.results.text.findings import sentences
 from bakeoff.results.text.format import plain
@@ -37,6 +39,19 @@ from bakeoff.results.units import NS_PER_S
 
 _START_S, _ATTACH_S = 15.0, 6.0
 """Guessed durations of a start and a stop, and of a warm-up of a running server, until a start has been measured."""
+
+
+_SILENCE_S = 30.0
+"""Seconds without a line after which a stage is printed."""
+
+
+class Stage(StrEnum):
+    """What a trial does before its window, which may take minutes where sessions have many long prompts."""
+
+    PLAN = "planning the sessions in progress"
+    PRIME = "filling the cache with their history"
+    RAMP = "ramp"
+    WINDOW = "window"
 
 
 class Observer(Protocol):
@@ -48,6 +63,10 @@ class Observer(Protocol):
 
     def event(self, log: RunLog) -> None:
         """The log has one more event."""
+        ...
+
+    def stage(self, plan: TrialPlan, stage: Stage) -> None:
+        """A trial has begun a stage."""
         ...
 
 
@@ -107,14 +126,25 @@ class QuietObserver:
     def event(self, log: RunLog) -> None:
         """Ignore an event."""
 
+    def stage(self, plan: TrialPlan, stage: Stage) -> None:
+        """Ignore a stage."""
+
 
 class PlainObserver:
-    """Prints one line per start and trial, for log files, pipes and CI."""
+    """Prints one line per start and trial, for log files, pipes and CI; and one per stage that is entered late.
 
-    def __init__(self, console: Console, experiment: Experiment) -> None:
+    Args:
+        console: to print to.
+        experiment: of the run.
+        clock: seconds, never going back.
+    """
+
+    def __init__(self, console: Console, experiment: Experiment, clock: Callable[[], float] = time.monotonic) -> None:
         self._console = console
         self._estimate = Estimate(experiment)
+        self._clock = clock
         self._megabytes = -1
+        self._printed_s = clock()
 
     def fetching(self, have_bytes: int, total_bytes: int | None) -> None:
         """Print a line every 20 MB."""
@@ -136,7 +166,13 @@ class PlainObserver:
             case _:
                 pass
 
+    def stage(self, plan: TrialPlan, stage: Stage) -> None:
+        """Print a stage if nothing was printed for long."""
+        if self._clock() - self._printed_s >= _SILENCE_S:
+            self._print(f"{_trial_text(plan)}: {stage.value}")
+
     def _print(self, text: str) -> None:
+        self._printed_s = self._clock()
         self._console.print(text, markup=False, highlight=False)
 
 
@@ -163,6 +199,9 @@ class SearchObserver:
             case _:
                 pass
 
+    def stage(self, plan: TrialPlan, stage: Stage) -> None:
+        """Ignore a stage."""
+
     def _print(self, text: str) -> None:
         self._console.print(plain(text), markup=False, highlight=False, soft_wrap=True)
 
@@ -187,13 +226,17 @@ class LiveObserver:
             case EngineStarting():
                 self._show(f"preparing {event.engine}, repeat {event.turn}")
             case EngineStarted() | TrialPlanned() if (plan := log.under_way) is not None:
-                self._show(f"{plan.engine} {plan.load.label}, repeat {plan.repeat}")
+                self._show(_trial_text(plan))
             case TrialFinished():
                 self._bar.update(self._task, advance=1, total=self._estimate.trials)
                 if event.record.verdict is Verdict.INVALID:
                     self._bar.console.print(trial_line(event.record), markup=False, highlight=False)
             case _:
                 pass
+
+    def stage(self, plan: TrialPlan, stage: Stage) -> None:
+        """Show the stage beside the trial."""
+        self._show(f"{_trial_text(plan)}: {stage.value}")
 
     def _show(self, text: str) -> None:
         self._bar.update(self._task, description=text, ends_s=self._bar.get_time() + self._estimate.left_s())
@@ -247,6 +290,10 @@ def trial_line(record: TrialRecord) -> str:
     again = ", measured again" if record.replaces else ""
     reused = f", reused from {record.reused_from}" if record.reused_from else ""
     return f"{record.engine} {record.load.label} r{record.repeat}{again}: {record.verdict.value}{why}{reused}"
+
+
+def _trial_text(plan: TrialPlan) -> str:
+    return f"{plan.engine} {plan.load.label}, repeat {plan.repeat}"
 
 
 def clock_text(seconds: float) -> str:

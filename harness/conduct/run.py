@@ -194,7 +194,15 @@ async def run_experiment(
                     run,
                     writer,
                     observer,
-                    runner=TrialRunner(experiment, run, fleet, telemetry, tokenizer=preparation.tokenizer, world=world),
+                    runner=TrialRunner(
+                        experiment,
+                        run,
+                        fleet,
+                        telemetry,
+                        tokenizer=preparation.tokenizer,
+                        world=world,
+                        observer=observer,
+                    ),
                     warm_up=WarmUp(fleet, preparation.planner, limits, client.transport, world.now_ns),
                     reusable=_finished_in(earlier, only_valid=retry_invalid),
                 )

@@ -28,6 +28,7 @@ from bakeoff.harness.conduct.addresses import (
 from bakeoff.harness.conduct.engine_start import EngineUnderTest
 from bakeoff.harness.conduct.faults import FaultInjector
 from bakeoff.harness.conduct.kernels import LOAD_S, record_kernels
+from bakeoff.harness.conduct.progress import Observer, Stage
 from bakeoff.harness.conduct.recording import SpanLog, recording
 from bakeoff.harness.conduct.step_log import StepLog
 from bakeoff.harness.conduct.traffic_classes import classes_of
@@ -125,6 +126,7 @@ class TrialRunner:
         sampler: telemetry.
         tokenizer: counts the tokens of chunks if the engine does not.
         world: has the clock, and calibrates the client.
+        observer: is notified of each stage of a trial.
     """
 
     def __init__(
@@ -136,7 +138,9 @@ class TrialRunner:
         *,
         tokenizer: Tokenizer | None,
         world: World,
+        observer: Observer,
     ) -> None:
+        self._observer = observer
         self._experiment = experiment
         self._run = run
         self._fleet = fleet
@@ -174,7 +178,7 @@ class TrialRunner:
         result, loss, injected = None, None, list[FaultRecord]()
         faults = self._injector(under_test)
         async with contextlib.aclosing(faults), sampled, recorder as log:
-            work = self._drive(under_test, plan.load, traffic, folder, log, opened=faults.opened)
+            work = self._drive(under_test, plan, traffic, folder, log, opened=faults.opened)
             try:
                 result = await self._unless_death(under_test, work, faults)
             except WorkerLost as error:  # the next load starts another worker
@@ -241,14 +245,14 @@ class TrialRunner:
     async def _drive(
         self,
         under_test: EngineUnderTest,
-        load: Load,
+        trial: TrialPlan,
         traffic: Traffic,
         folder: TrialFolder,
         log: StepLog | SpanLog | None,
         *,
         opened: Callable[[int], None],
     ) -> LoadResult:
-        limits = self._experiment.trial
+        limits, load = self._experiment.trial, trial.load
         self._was_reset = False
         await asyncio.sleep(limits.idle_s)
         self._was_reset = limits.cache is not Cache.WARM and await self._reset_caches(under_test)
@@ -275,7 +279,7 @@ class TrialRunner:
             await log.start()
         if play is None and is_steady(load):
             result = await self._steady(
-                under_test, load, traffic, folder, order=order, sent=sent, window=window, opened=opened
+                under_test, trial, traffic, folder, order=order, sent=sent, window=window, opened=opened
             )
         else:
             sessions = traffic.window if play is None else play.sessions()
@@ -288,7 +292,7 @@ class TrialRunner:
     async def _steady(
         self,
         under_test: EngineUnderTest,
-        load: Load,
+        trial: TrialPlan,
         traffic: Traffic,
         folder: TrialFolder,
         *,
@@ -304,17 +308,26 @@ class TrialRunner:
         """
         assert traffic.begin is not None
         assert traffic.ramp is not None
-        label, cycle = under_test.description.label, traffic.ramp.plan.requests
+        label, load, cycle = under_test.description.label, trial.load, traffic.ramp.plan.requests
         planned, restart = 0, 0
+
+        def open_window(start_ns: int) -> None:
+            self._observer.stage(trial, Stage.WINDOW)
+            opened(start_ns)
+
         while True:
+            self._observer.stage(trial, Stage.PLAN)
             pace = self._assumed_pace(label, load)
             beginning = await self._world.in_thread(functools.partial(traffic.begin, pace=pace, restart=restart))
+            if beginning.history:
+                self._observer.stage(trial, Stage.PRIME)
             sent += await self._prime(under_test, beginning.history, folder, slots=beginning.slots, sent=sent)
             plan = SteadyTraffic(
                 load, self._experiment.trial, traffic, beginning, may_restart=restart < MAX_RESTARTS, sent=sent,
-                encode=functools.partial(self._encoded, under_test), encode_window=window, opened=opened,
+                encode=functools.partial(self._encoded, under_test), encode_window=window, opened=open_window,
                 workers=self._experiment.client.workers,
             )  # fmt: skip
+            self._observer.stage(trial, Stage.RAMP)
             result = await self._fleet.steady(order, plan.plan(), folder)
             planned, restart = planned + result.planned, restart + 1
             if result.ramp is not None:

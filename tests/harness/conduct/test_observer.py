@@ -1,12 +1,19 @@
-"""Estimated time left of a run: two engines, two repeats, one level; trials of 2 + 10 s are guessed to last 15 s."""
+"""What a run says of itself. Its estimate: two engines, two repeats, one level; a trial of 2 + 10 s is guessed 15 s."""
+
+import io
+from pathlib import Path
 
 import msgspec
 import pytest
+from rich.console import Console
 
-from bakeoff.harness.conduct.progress import Estimate
+from bakeoff.harness.conduct.progress import Estimate, PlainObserver, QuietObserver, Stage
+from bakeoff.harness.conduct.run import create_run, run_experiment
+from bakeoff.harness.conduct.world import inside
 from bakeoff.harness.experiment.config import Experiment, WorkloadConfig
 from bakeoff.harness.experiment.reading import experiment_from
 from bakeoff.harness.traffic.expected import ExpectedLength
+from bakeoff.harness.virtual import Fixed, PerToken, VirtualEngine, VirtualWorld
 from bakeoff.results.log.run_log import EngineStarted, EngineStarting, TrialFinished
 from bakeoff.results.records import Load, TrialPlan, TrialRecord, Verdict, Window
 from bakeoff.results.units import NS_PER_S as S
@@ -69,3 +76,38 @@ def test_pauses_of_the_workload_lengthen_the_expected_trials_of_a_closed_loop(ex
     users, arrivals = Load(concurrency=8), Load(rate_per_s=1.0, arrival="poisson")
     assert quick.of(users) == quick.of(arrivals) == slow.of(arrivals) == pytest.approx(15)
     assert slow.of(users) > 60
+
+
+def test_a_stage_is_printed_after_a_long_silence_alone(experiment: Experiment) -> None:
+    now_s, written = 0.0, io.StringIO()
+    observer = PlainObserver(Console(file=written, width=200), experiment, lambda: now_s)
+    plan = experiment.plan()[0]
+    observer.stage(plan, Stage.PLAN)
+    now_s = 40.0
+    observer.stage(plan, Stage.PRIME)
+    now_s = 50.0
+    observer.stage(plan, Stage.RAMP)
+    assert written.getvalue() == "a c=1, repeat 1: filling the cache with their history\n"
+
+
+def test_a_trial_tells_its_stages_in_order(tmp_path: Path) -> None:
+    told: list[tuple[str, Stage]] = []
+
+    class Noting(QuietObserver):
+        def stage(self, plan: TrialPlan, stage: Stage) -> None:
+            told.append((plan.id, stage))
+
+    data = {
+        "name": "t", "engines": [{"adapter": "reference", "label": "a"}], "repeats": 1,
+        "workload": {"name": "multi-turn", "options": {"scale": 0.1}}, "loads": [{"concurrency": 4}],
+        "trial": {"warm_up_s": 0.0, "duration_s": 5, "ramp_s": 1}, "quality": {"samples": 0},
+    }  # fmt: skip
+    world = VirtualWorld({"a": VirtualEngine(service=PerToken(Fixed(0.05), Fixed(0.01)))})
+    with inside(world):
+        made = experiment_from(data, "t")
+        world.run(run_experiment(made, create_run(made, tmp_path), Noting()))
+    once = [Stage.PLAN, Stage.PRIME, Stage.RAMP]
+    stages = [stage for _, stage in told]
+    assert stages[:3] == once
+    assert stages[-1] is Stage.WINDOW
+    assert stages[:-1] == once * (len(stages) // 3), "again where the pace was off"
