@@ -1,31 +1,42 @@
-"""NVIDIA GPUs and their MIG slices, through NVML (module ``pynvml`` of nvidia-ml-py): which exist and which are used.
+"""GPUs of this machine: which exist and which are used. NVIDIA's and their MIG slices through NVML (``pynvml``).
 
-A machine without NVML is not an error: :func:`open_gpus` then returns a reason, which is logged once. Only GPUs that
-the engine may use are read (:func:`visible_to`), by :class:`bakeoff.harness.telemetry.gpu_probe.GpuProbe`.
+A machine without NVML is asked for AMD's GPUs, and if it has none, either, that is not an error: :func:`open_gpus` then
+returns a reason, which is logged once. Only GPUs that the engine may use are read (:func:`visible_to`), by
+:class:`bakeoff.harness.telemetry.gpu_probe.GpuProbe` or :class:`bakeoff.harness.telemetry.amd_probe.AmdProbe`.
 """
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import pynvml
 
+from bakeoff.harness.host.amd import AmdGpu, AmdRefused, open_amd_gpus
 
-def open_gpus(nvml: Any = pynvml) -> tuple[list["Gpu"], str | None]:  # noqa: ANN401  (a module, or a fake)
+
+def open_gpus(
+    nvml: Any = pynvml,  # noqa: ANN401  (a module, or a fake)
+    amd: Callable[[], tuple[Sequence[AmdGpu], str | None]] = open_amd_gpus,
+) -> tuple[Sequence["Gpu | AmdGpu"], str | None]:
     """Every GPU of this machine, or no GPU and the reason.
 
     Args:
         nvml: the NVML binding; tests pass a fake.
+        amd: opens AMD's GPUs, where there are no others.
     """
     try:
         nvml.nvmlInit()
         count = nvml.nvmlDeviceGetCount()
-        return [Gpu(nvml, index) for index in range(count)], None if count else "NVML sees no GPU"
+        gpus, reason = [Gpu(nvml, index) for index in range(count)], None if count else "NVML sees no GPU"
     except pynvml.NVMLError as error:
-        return [], f"NVML is not available: {error}"
+        gpus, reason = list[Gpu](), f"NVML is not available: {error}"
+    if gpus:
+        return gpus, None
+    others, _ = amd()
+    return others, None if others else reason
 
 
-def visible_to(names: str | None, gpus: Sequence["Gpu"]) -> list["Gpu"]:
+def visible_to(names: str | None, gpus: Sequence["Gpu | AmdGpu"]) -> list["Gpu | AmdGpu"]:
     """GPUs and MIG slices that a process with this ``CUDA_VISIBLE_DEVICES`` may use; all if it is not set.
 
     Read as CUDA does: indices, prefixes of UUIDs or names of MIG slices, up to the first invalid one. Indices are
@@ -38,7 +49,7 @@ def visible_to(names: str | None, gpus: Sequence["Gpu"]) -> list["Gpu"]:
     return [device for device in usable if device.instance is not None][:1] or usable
 
 
-def _named(names: Iterable[str], gpus: Sequence["Gpu"]) -> Iterator["Gpu"]:
+def _named(names: Iterable[str], gpus: Sequence["Gpu | AmdGpu"]) -> Iterator["Gpu | AmdGpu"]:
     for name in names:
         device = next((device for gpu in gpus if (device := gpu.called(name.strip()))), None)
         if device is None:
@@ -46,11 +57,11 @@ def _named(names: Iterable[str], gpus: Sequence["Gpu"]) -> Iterator["Gpu"]:
         yield device
 
 
-def used_bytes(gpus: Sequence["Gpu"]) -> list[int]:
+def used_bytes(gpus: Sequence["Gpu | AmdGpu"]) -> list[int]:
     """Memory in use on each GPU; empty if one has no memory of its own, but the host's."""
     try:
         return [gpu.memory_used_bytes() for gpu in gpus]
-    except pynvml.NVMLError:
+    except (pynvml.NVMLError, AmdRefused):
         return []
 
 

@@ -14,9 +14,11 @@ from pathlib import Path
 
 import msgspec
 
+from bakeoff.harness.host.amd import AmdGpu
 from bakeoff.harness.host.cpu import CpuProbe
-from bakeoff.harness.host.gpu import open_gpus, visible_to
+from bakeoff.harness.host.gpu import Gpu, open_gpus, visible_to
 from bakeoff.harness.host.realtime import lower_priority
+from bakeoff.harness.telemetry.amd_probe import AmdProbe
 from bakeoff.harness.telemetry.exporter import ExporterProbe
 from bakeoff.harness.telemetry.gpu_probe import GpuProbe
 from bakeoff.harness.telemetry.host import HostProbe, ProcessProbe, shared_memory
@@ -45,7 +47,7 @@ def main() -> int:
                 reason = no_gpu or (None if own else "the engine may not use any GPU of this machine")
                 with contextlib.ExitStack() as stack:
                     trees = [stack.enter_context(contextlib.closing(tree)) for tree in _process_probes(order)]
-                    probes = [stack.enter_context(contextlib.closing(GpuProbe(gpu))) for gpu in own]
+                    probes = [stack.enter_context(contextlib.closing(_probe_of(gpu))) for gpu in own]
                     order = _sample(order, orders, [host, *trees], probes, reason)
             else:
                 order = next(orders, None)
@@ -57,6 +59,10 @@ def _print(reply: Reply) -> None:
     os.write(1, msgspec.json.encode(reply) + b"\n")
 
 
+def _probe_of(gpu: Gpu | AmdGpu) -> GpuProbe | AmdProbe:
+    return GpuProbe(gpu) if isinstance(gpu, Gpu) else AmdProbe(gpu)
+
+
 def _process_probes(order: Sample) -> list[ProcessProbe]:
     client = [ProcessProbe("client", order.client_pids)] if order.client_pids else []
     engine = [ProcessProbe("engine", order.engine_pids)] if order.engine_pids else []
@@ -64,7 +70,11 @@ def _process_probes(order: Sample) -> list[ProcessProbe]:
 
 
 def _sample(
-    order: Sample, orders: Iterator[Order], probes: Sequence[Probe], gpus: Sequence[GpuProbe], no_gpu: str | None
+    order: Sample,
+    orders: Iterator[Order],
+    probes: Sequence[Probe],
+    gpus: Sequence[GpuProbe | AmdProbe],
+    no_gpu: str | None,
 ) -> Order | None:
     """Sample until an order other than a mark arrives; returns it, or None at the end of stdin."""
     assert order.log is not None

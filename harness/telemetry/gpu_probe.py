@@ -14,10 +14,8 @@ be another slice's.
 """
 
 import contextlib
-import math
 import time
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 import pynvml
 
@@ -25,6 +23,7 @@ from bakeoff.harness.host.gpu import Gpu
 from bakeoff.harness.telemetry.gpm import METRICS as GPM_METRICS
 from bakeoff.harness.telemetry.gpm import Gpm
 from bakeoff.harness.telemetry.gpu_events import GpuEvents
+from bakeoff.harness.telemetry.groups import SLOWLY, Group, GroupReader
 from bakeoff.harness.telemetry.nvml_fields import (
     HELD_BACK,
     LINKS,
@@ -39,37 +38,13 @@ from bakeoff.harness.telemetry.nvml_fields import (
 )
 from bakeoff.results.records import TelemetryRecord
 
-_GPM_EVERY, _SLOWLY = 2, 10
-"""Ticks between readings: 200 ms and a second."""
+_GPM_EVERY = 2
+"""Ticks between readings: 200 ms."""
 _ENERGY_MAX_EVERY = 4
 """Ticks. The counter's error at the edges of a window grows with the time between readings."""
-_COST_PER_TICK_S = 0.000_5
-"""Mean duration of a group's readings per tick of 100 ms: half a percent of a core."""
 _SHARED = "NVML counts it for the whole GPU, and other MIG slices share the GPU"
 _OF_CHIP = ("power_w", "power_average_w", "energy_j", *LINKS)
 _ECC = ("ecc_corrected_errors", "ecc_uncorrected_errors")
-
-
-class Group(NamedTuple):
-    """Values that are read together.
-
-    Attributes:
-        names: values that are absent if the reading fails.
-        read: adds the values.
-        every: least number of ticks between readings.
-        first: the first tick, from 0.
-        max_every: largest number of ticks between readings, however long one takes.
-    """
-
-    names: tuple[str, ...]
-    read: Callable[[Readings], None]
-    every: int = 1
-    first: int = 0
-    max_every: int = _SLOWLY
-
-    def ticks(self, cost_s: float) -> int:
-        """Ticks between readings, each of which takes ``cost_s``."""
-        return max(self.every, min(self.max_every, math.ceil(cost_s / _COST_PER_TICK_S)))
 
 
 class GpuProbe:
@@ -82,22 +57,26 @@ class GpuProbe:
         clock: seconds, never going back.
 
     Attributes:
-        groups: the groups that are still read, by name.
         gpu: the GPU.
     """
 
     def __init__(self, gpu: Gpu, clock: Callable[[], float] = time.perf_counter) -> None:
         self.gpu = gpu
-        self._clock = clock
-        self._cost_s: dict[str, float] = {}  # by group, of its fastest reading: a busy machine delays some
-        self._next_tick: dict[str, int] = {}
         self._nvml = gpu.nvml
         self._handle = gpu.handle
-        self._ticks = 0
         self._unread: dict[str, str] = {}
         self._gpm: Gpm | None = None
-        self.groups = self._open()
+        self._reader = GroupReader(self._open(), pynvml.NVMLError, lambda error: code_of(error) in REFUSED, clock)
         self._events = self._watch()
+
+    @property
+    def groups(self) -> dict[str, Group]:
+        """The groups that are still read, by name."""
+        return self._reader.groups
+
+    @groups.setter
+    def groups(self, chosen: dict[str, Group]) -> None:
+        self._reader.groups = chosen
 
     def read(self, t_ns: int) -> list[TelemetryRecord]:
         """The values that are due, and an additional record for each XID error since the last tick."""
@@ -106,18 +85,13 @@ class GpuProbe:
             readings.mark_absent(name, reason)
         self._unread = {}
         errors = self._take_errors(t_ns, readings)
-        due = [name for name, group in self.groups.items() if self._ticks >= self._next_tick.get(name, group.first)]
-        for name in due:
-            group = self.groups[name]
-            self._read_group(name, group, readings)
-            self._next_tick[name] = self._ticks + group.ticks(self._cost_s[name])
-        self._ticks += 1
+        self._reader.read_due(readings)
         return [readings.record(t_ns, self.gpu.source), *errors]
 
     def finish(self, t_ns: int) -> list[TelemetryRecord]:
         """The last readings: every group is due now but GPM, which needs more time."""
         self.groups = {name: group for name, group in self.groups.items() if name != "gpm"}
-        self._next_tick = dict.fromkeys(self.groups, 0)
+        self._reader.make_due()
         return self.read(t_ns)
 
     def close(self) -> None:
@@ -138,9 +112,9 @@ class GpuProbe:
             "clocks": Group(("clock_sm_mhz", "clock_memory_mhz"), self._clocks),
             "state": Group(("temperature_c", "throttle_reasons"), self._state),
             "held_back": self._fields(HELD_BACK),
-            "policies": self._fields(POLICIES, _SLOWLY),
-            "ecc": Group(_ECC, self._ecc, _SLOWLY),
-            "repair": Group(("memory_repair_pending",), self._repair, _SLOWLY),
+            "policies": self._fields(POLICIES, SLOWLY),
+            "ecc": Group(_ECC, self._ecc, SLOWLY),
+            "repair": Group(("memory_repair_pending",), self._repair, SLOWLY),
         }
         if shares_chip:
             self._unread.update(dict.fromkeys(_OF_CHIP, _SHARED))
@@ -148,7 +122,7 @@ class GpuProbe:
             self._power_fields = FieldReader(self._nvml, self._handle, POWER)
             groups |= {
                 "power": Group(("power_w",), self._power),
-                "power_average": self._fields(POWER_AVERAGE, _SLOWLY),
+                "power_average": self._fields(POWER_AVERAGE, SLOWLY),
                 "energy": Group(("energy_j",), self._energy, max_every=_ENERGY_MAX_EVERY),
                 "links": self._fields(LINKS),
             }
@@ -180,19 +154,8 @@ class GpuProbe:
             self._events = None
             return []
         if reported.ecc and "ecc" in self.groups:
-            self._read_group("ecc", self.groups["ecc"], readings)
+            self._reader.read("ecc", readings)
         return [TelemetryRecord(t_ns, self.gpu.source, {"xid": xid}) for xid in reported.xids]
-
-    def _read_group(self, name: str, group: Group, readings: Readings) -> None:
-        start_s = self._clock()
-        try:
-            group.read(readings)
-        except pynvml.NVMLError as error:
-            for value in group.names:
-                readings.mark_absent(value, str(error))
-            if code_of(error) in REFUSED:
-                del self.groups[name]
-        self._cost_s[name] = min(self._cost_s.get(name, math.inf), self._clock() - start_s)
 
     def _memory(self, into: Readings) -> None:
         into.values["memory_used_bytes"] = self.gpu.memory_used_bytes()
