@@ -23,7 +23,7 @@ from bakeoff.harness.calibration.grid import calibrate_grid, calibration_path
 from bakeoff.harness.cli import make_app
 from bakeoff.harness.cli.guarded import guarded
 from bakeoff.harness.client import Issue, LoadResult, local_fleet
-from bakeoff.harness.conduct.trial import shape_of
+from bakeoff.harness.conduct.client_errors import shape_of
 from bakeoff.harness.errors import BadGrid, ClientFailed
 from bakeoff.harness.truth import Answered
 from bakeoff.results.errors import NotCalibrated, RunUnreadable
