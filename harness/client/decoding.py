@@ -1,16 +1,18 @@
 """Decodes the raw log of a trial once its load has ended; ``python -m`` this module is a process that decodes parts.
 
 A request takes a third of a millisecond, so a million of them would keep one core for minutes. A long log is cut into
-parts of whole frames, which the machine's cores decode into files; these become the requests of the trial, one after
-another. This process only joins them: no record passes through it.
+parts of whole frames, which the machine's cores decode into files, and the nodes of a cluster whose workers have
+nothing else to do; these become the requests of the trial, one after another. This process only joins them: no record
+passes through it.
 """
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from subprocess import DEVNULL
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -18,11 +20,11 @@ from bakeoff.engines.dialects import Dialect
 from bakeoff.harness.client.decode import decode_stream
 from bakeoff.harness.client.orders import Format
 from bakeoff.harness.host.child import child_process, read_line, send
-from bakeoff.results.errors import NotWritable
+from bakeoff.results.errors import NotWritable, RunUnreadable
 from bakeoff.results.files.frames import FrameLog
 from bakeoff.results.log.store import TrialFolder
 from bakeoff.results.records import StreamRecord
-from bakeoff.workloads import Tokenizer
+from bakeoff.workloads import Tokenizer, WorkloadError
 
 PART_BYTES = 16 << 20
 """Part of a log that one process decodes at a time, in about two seconds."""
@@ -55,6 +57,15 @@ class Decoded(msgspec.Struct, frozen=True):
     """The reply: the part's requests are in its file."""
 
 
+@runtime_checkable
+class Decoder(Protocol):
+    """A node that decodes parts, while it has no load."""
+
+    async def decode(self, setup: bytes, frames: bytes) -> bytes | None:
+        """See :func:`decoded_lines`; None also if the node is lost."""
+        ...
+
+
 async def decode_log(
     folder: TrialFolder,
     dialect: Dialect,
@@ -63,6 +74,7 @@ async def decode_log(
     *,
     in_thread: Callable[..., Awaitable[Any]],
     cores: int,
+    nodes: Sequence[Decoder] = (),
     part_bytes: int = PART_BYTES,
 ) -> None:
     """Decode every exchange of a trial and store the requests in its folder, in the order of the log.
@@ -74,6 +86,7 @@ async def decode_log(
         format: from which another process makes the dialect.
         in_thread: runs a blocking function off the event loop.
         cores: most processes at a time.
+        nodes: decode parts, too.
         part_bytes: see :data:`PART_BYTES`.
 
     Raises:
@@ -83,7 +96,7 @@ async def decode_log(
     logs = folder.stream_logs()
     ranges = [(log, start, end) for log in logs for start, end in await in_thread(log.ranges, part_bytes)]
     processes = min(cores, len(ranges))
-    if len(ranges) < MIN_PARTS or processes < 2 or type(tokenizer) not in {Tokenizer, type(None)}:
+    if len(ranges) < MIN_PARTS or processes + len(nodes) < 2 or type(tokenizer) not in {Tokenizer, type(None)}:
         await in_thread(_here, folder, dialect, tokenizer)
         return
     outs = [folder.decoded_part(number) for number in range(len(ranges))]
@@ -93,6 +106,7 @@ async def decode_log(
     try:
         async with asyncio.TaskGroup() as group:  # ends them all before their files are removed
             tasks = [group.create_task(_by_process(setup, waiting)) for _ in range(processes)]
+            tasks += [group.create_task(_by_node(node, setup, waiting, in_thread)) for node in nodes]
         left = [part for task in tasks if (part := task.result()) is not None]
         for part in (*waiting, *left):  # whatever stopped a process is met again here
             await in_thread(decode_part, part, dialect, tokenizer)
@@ -136,6 +150,47 @@ async def _by_process(setup: Setup, waiting: Iterator[Part]) -> Part | None:
     except OSError:  # no process could be started: too many of them, or too little memory
         return taken
     return None
+
+
+async def _by_node(
+    node: Decoder, setup: Setup, waiting: Iterator[Part], in_thread: Callable[..., Awaitable[Any]]
+) -> Part | None:
+    """As :func:`_by_process`, on a node."""
+    encoded = msgspec.json.encode(setup)
+    for part in waiting:
+        lines = await node.decode(encoded, await in_thread(_frames_of, part))
+        if lines is None:
+            return part
+        await in_thread(Path(part.out).write_bytes, lines)
+    return None
+
+
+def _frames_of(part: Part) -> bytes:
+    with Path(part.log).open("rb") as file:
+        file.seek(part.start)
+        return file.read(part.end - part.start)
+
+
+def decoded_lines(setup: bytes, frames: bytes) -> bytes | None:
+    """Decode whole frames into JSON lines; None if this machine cannot, as without the tokenizer, or they are damaged.
+
+    Args:
+        setup: a :class:`Setup` as JSON.
+        frames: of a log.
+    """
+    given = msgspec.json.decode(setup, type=Setup)
+    dialect = given.format.dialect()
+    if dialect is None:
+        return None
+    with tempfile.TemporaryDirectory(prefix="bakeoff-") as scratch:
+        log, out = Path(scratch, "log"), Path(scratch, "out")
+        log.write_bytes(frames)
+        try:
+            tokenizer = None if given.tokenizer is None else Tokenizer(Path(given.tokenizer))
+            decode_part(Part(str(log), 0, len(frames), str(out)), dialect, tokenizer)
+        except (NotWritable, RunUnreadable, WorkloadError):  # the harness meets it again where it can say so
+            return None
+        return out.read_bytes()
 
 
 def main() -> None:

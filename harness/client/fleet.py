@@ -21,6 +21,7 @@ import msgspec
 
 from bakeoff.engines import Access
 from bakeoff.engines.addresses import ReplicaHeader
+from bakeoff.harness.client.decoding import Decoder
 from bakeoff.harness.client.driver import Issue
 from bakeoff.harness.client.local_worker import LocalWorker
 from bakeoff.harness.client.loop_lag import BUSY_SHARE
@@ -189,6 +190,11 @@ class Fleet:
     def is_local(self) -> bool:
         """Whether every worker is on this machine."""
         return all(host.pid is not None for host in self._hosts)
+
+    @property
+    def decoders(self) -> list[Decoder]:
+        """Nodes other than this machine, which can decode what was recorded."""
+        return [host for host in self._hosts if host.pid is None and isinstance(host, Decoder)]
 
     async def load(self, order: LoadOrder, sessions: Iterable[WireSession], folder: TrialFolder) -> LoadResult:
         """Apply the load and wait for the last answer; every exchange is then in ``folder``.

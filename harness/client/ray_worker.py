@@ -181,6 +181,13 @@ class RayWorker:
                 await asyncio.to_thread(copy_shifted, raw, path, self.clock.offset_ns)
         await self._call("remove", path.name)
 
+    async def decode(self, setup: bytes, frames: bytes) -> bytes | None:
+        """See :class:`bakeoff.harness.client.decoding.Decoder`."""
+        try:
+            return await self._call("decode", setup, frames)
+        except WorkerLost:
+            return None
+
     async def _fetched(self, path: Path) -> bool:
         """Copy the node's file of this name here; returns whether it has any bytes."""
         with path.open("wb") as file:

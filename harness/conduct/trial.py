@@ -229,6 +229,7 @@ class TrialRunner:
             format_of(config),
             in_thread=self._world.in_thread,
             cores=self._world.cores,
+            nodes=self._fleet.decoders,
         )
         requests = await self._world.in_thread(folder.read_decoded)
         telemetry: list[TelemetryRecord] = folder.read_telemetry().records

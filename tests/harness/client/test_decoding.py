@@ -1,13 +1,15 @@
 """A raw log that several processes decode: the requests of one process, byte for byte, whatever stops a process."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from bakeoff.engines import Deployment, dialect
 from bakeoff.harness.client import decoding
-from bakeoff.harness.client.decoding import MIN_PARTS, Part, Setup, decode_log
+from bakeoff.harness.client.decoding import MIN_PARTS, Decoder, Part, Setup, decode_log, decoded_lines
 from bakeoff.harness.client.orders import Format
 from bakeoff.harness.host.threads import in_thread
 from bakeoff.results.errors import RunUnreadable
@@ -41,12 +43,13 @@ def folder(tmp_path: Path) -> TrialFolder:
     return trial
 
 
-def decoded(folder: TrialFolder, part_bytes: int) -> list[int]:
+def decoded(folder: TrialFolder, part_bytes: int, nodes: Sequence[Decoder] = (), cores: int = 2) -> list[int]:
     asyncio.run(
         decode_log(
-            folder, dialect("vllm", {}, Deployment()), None, VLLM, in_thread=in_thread, cores=2, part_bytes=part_bytes
+            folder, dialect("vllm", {}, Deployment()), None, VLLM,
+            in_thread=in_thread, cores=cores, nodes=nodes, part_bytes=part_bytes,
         )
-    )
+    )  # fmt: skip
     assert not list(folder.path.glob(".requests*")), "no part is left"
     return [request.index for request in folder.read_decoded()]
 
@@ -85,6 +88,48 @@ def test_processes_that_cannot_start_leave_the_parts_here(folder: TrialFolder, m
 
     monkeypatch.setattr(decoding, "child_process", refuse_start)
     assert decoded(folder, 1) == [0, 2, 4, 1, 3, 5]
+
+
+class Node:
+    """A node, which is lost after some parts."""
+
+    def __init__(self, parts: int) -> None:
+        self.left = parts
+
+    async def decode(self, setup: bytes, frames: bytes) -> bytes | None:
+        """Decode as a node does."""
+        self.left -= 1
+        return decoded_lines(setup, frames) if self.left >= 0 else None
+
+
+@pytest.mark.parametrize("parts", [0, 2, 9])
+def test_nodes_decode_what_they_can_and_the_rest_is_decoded_here(
+    folder: TrialFolder, monkeypatch: pytest.MonkeyPatch, parts: int
+):
+    def refuse_start(*_: object, **__: object) -> None:
+        raise BlockingIOError("no more processes")
+
+    decoded(folder, 1 << 20)
+    alone = (folder.path / "requests.jsonl").read_bytes()
+    folder.remove_requests()
+    monkeypatch.setattr(decoding, "child_process", refuse_start)
+    node = Node(parts)
+    assert decoded(folder, 1, [node], cores=1) == [0, 2, 4, 1, 3, 5]
+    assert (folder.path / "requests.jsonl").read_bytes() == alone
+    assert node.left == (9 - 6 if parts == 9 else -1)
+
+
+@pytest.mark.parametrize(
+    ("setup", "frames"),
+    [
+        (Setup(Format("nobody", {}), None), b""),
+        (Setup(VLLM, "/no/such/folder"), b""),
+        (Setup(VLLM, None), b"\x00\x00\x00\x01\xc1"),
+    ],
+    ids=["an unknown adapter", "no tokenizer there", "damaged frames"],
+)
+def test_a_node_that_cannot_decode_says_so(setup: Setup, frames: bytes):
+    assert decoded_lines(msgspec.json.encode(setup), frames) is None
 
 
 def test_a_damaged_log_is_refused_and_no_part_is_left(folder: TrialFolder, monkeypatch: pytest.MonkeyPatch):

@@ -23,9 +23,10 @@ from bakeoff.engines import Access, pick_port
 from bakeoff.harness.cli import make_app
 from bakeoff.harness.cli.guarded import guarded
 from bakeoff.harness.client import Closed, Fleet, LoadResult, Open, ray_worker
+from bakeoff.harness.client.decoding import Setup
 from bakeoff.harness.client.forwarder import CHUNK_BYTES
 from bakeoff.harness.client.machine import Machine
-from bakeoff.harness.client.orders import Prepare
+from bakeoff.harness.client.orders import Format, Prepare
 from bakeoff.harness.client.ray_fleet import ray_fleet
 from bakeoff.harness.client.ray_worker import Description, RayWorker, copy_shifted, shifted
 from bakeoff.harness.client.worker_host import WorkerClock
@@ -279,6 +280,14 @@ def test_files_of_many_pieces_arrive_whole(cluster: str, tmp_path: Path):
                     raw.append(record)
             await worker.collect(log)
             assert list(FrameLog(log, StreamRecord)) == [record] * 9
+            setup = msgspec.json.encode(Setup(Format("vllm", {}), None))
+            lines = await worker.decode(setup, log.read_bytes())
+            assert lines is not None
+            assert lines.count(b"\n") == 9
+            assert await worker.decode(setup, b"\x00\x00\x00\x01\xc1") is None
+            assert fleet.decoders == [], "its node is this machine, whose cores decode already"
+            worker.pid = None
+            assert fleet.decoders == [worker]
 
     play(scene())
 
