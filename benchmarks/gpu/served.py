@@ -3,7 +3,9 @@
 All load one checkpoint of Llama-3.1-8B shapes with random weights, which is written first; the tokenizer is
 ``--tokenizer``'s, filled up to the model's vocabulary. ``--traffic`` is random prompts of 512 and answers of 128
 tokens, the preset ``chat`` with prompts up to 4,000 tokens, both without prefix caching, or ``agents``: the preset
-``agent-coding`` with every length halved, to fit the model's positions. Each server may use 45 % of the GPU's memory.
+``agent-coding`` with every length times 0.2, a mean prompt of 22,000 tokens, of which 16 sessions fit into the KV cache
+of a server on a GPU of 141 GB. With lengths times 0.5 and 32 sessions, which need four times the cache, no trial of
+either server ended in 20 minutes. Each server may use 45 % of the GPU's memory.
 SGLang has an environment of its own, see ``sglang/prepare.sh``. With ``--publish FOLDER`` the run's page and data are
 written there.
 
@@ -45,7 +47,7 @@ class Traffic(NamedTuple):
 TRAFFIC = {
     "random": Traffic("random", "{ input_tokens = 512, output_tokens = 128, spread = 0.0 }", (8, 64, 256)),
     "chat": Traffic("chat", "{ max_input_tokens = 4000 }", (32, 64)),
-    "agents": Traffic("agent-coding", "{ scale = 0.5 }", (2, 4, 8), 131_072, enable_prefix_caching=True),
+    "agents": Traffic("agent-coding", "{ scale = 0.2 }", (8, 16, 32), 131_072, enable_prefix_caching=True),
 }
 EXPERIMENT = """
 name = "{name}"
