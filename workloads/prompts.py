@@ -3,7 +3,7 @@
 import functools
 import itertools
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -12,8 +12,8 @@ import msgspec
 from bakeoff.workloads.tokenizer import Tokenizer
 from bakeoff.workloads.types import Turn
 
-_KEPT_TOKENS = 1 << 20
-"""Tokens of earlier prompts that a reader keeps: 19 conversations of 55,000."""
+_KEPT, _KEPT_TOKENS = 32, 1 << 20
+"""Earlier prompts that a reader keeps, and their tokens: 19 conversations of 55,000."""
 _GOES_ON = 0.75
 """A prompt that begins with this part of an earlier one is the next of its conversation, and takes its place."""
 
@@ -33,27 +33,25 @@ class _Encoded(NamedTuple):
         text: of the prompt.
         ids: of its tokens.
         boundaries: its special tokens; none if they cannot be told.
+        most: number of the first of them behind most of the text.
     """
 
     text: str = ""
     ids: Sequence[int] = ()
     boundaries: Sequence[_Boundary] = ()
+    most: int = 0
 
-    def shared(self, text: str, first: int = 0) -> int:
+    def shared(self, text: str, first: int) -> int:
         """Number of leading boundaries up to which another text is the same; ``first`` of them are known to be."""
         rest = range(first, len(self.boundaries))
-        return first + bisect_left(rest, True, key=lambda number: not self._begins(text, number))
+        return first + bisect_left(rest, True, key=lambda number: not self.begins(text, number))
 
     def goes_on_in(self, text: str) -> bool:
         """Whether another text is likely to be the next prompt of the conversation."""
-        return self.most < len(self.boundaries) and self._begins(text, self.most)
+        return self.most < len(self.boundaries) and self.begins(text, self.most)
 
-    @property
-    def most(self) -> int:
-        """The first boundary behind most of the text."""
-        return bisect_left(self.boundaries, _GOES_ON * len(self.text), key=lambda boundary: boundary.end)
-
-    def _begins(self, text: str, number: int) -> bool:
+    def begins(self, text: str, number: int) -> bool:
+        """Whether another text is the same up to the end of one boundary."""
         return text.startswith(self.text[: self.boundaries[number].end])
 
 
@@ -96,7 +94,8 @@ class PromptReader:
             ]  # fmt: skip
             if last.end >= _GOES_ON * len(before.text):
                 self._recent = [each for each in self._recent if each is not before]
-            before = _Encoded(text, [*before.ids[: last.number], *new_ids], boundaries)
+            most = bisect_left(boundaries, _GOES_ON * len(text), key=lambda boundary: boundary.end)
+            before = _Encoded(text, [*before.ids[: last.number], *new_ids], boundaries, most)
         self._remember(before)
         return before.ids
 
@@ -105,13 +104,16 @@ class PromptReader:
         for each in self._recent:
             if each.goes_on_in(text):
                 return each, each.shared(text, each.most + 1)
-        found = [(each, each.shared(text)) for each in self._recent]
-        return max(
-            found, key=lambda pair: pair[0].boundaries[pair[1] - 1].end if pair[1] else 0, default=(_Encoded(), 0)
-        )
+        best, common, end = _Encoded(), 0, 0
+        for each in self._recent:
+            further = bisect_right(each.boundaries, end, key=lambda boundary: boundary.end)
+            if further < len(each.boundaries) and each.begins(text, further):
+                best, common = each, each.shared(text, further + 1)
+                end = each.boundaries[common - 1].end
+        return best, common
 
     def _remember(self, latest: _Encoded) -> None:
-        self._recent = [latest, *(each for each in self._recent if each is not latest)]
+        self._recent = [latest, *(each for each in self._recent if each is not latest)][:_KEPT]
         kept_tokens = itertools.accumulate(len(each.ids) for each in self._recent)
         self._recent = [
             each for each, tokens in zip(self._recent, kept_tokens, strict=True)
