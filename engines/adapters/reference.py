@@ -22,6 +22,7 @@ from bakeoff.installation import how_to_install
 
 _PACKAGES = ("torch", "safetensors", "prometheus_client", "gguf")
 """Packages of the extra ``engine``; checked without importing them, because torch takes seconds."""
+_SERVE = ("-m", "bakeoff.reference_engine", "serve")
 
 
 _METHODS = {"ngram": "does not take", "draft": "needs", "eagle3": "needs"}
@@ -161,10 +162,15 @@ class ReferenceEngine(ServerEngine):
         return ReferenceDialect()
 
     def command(self) -> Sequence[str]:
-        """The interpreter that runs Bakeoff, since the engine is part of it."""
+        """The interpreter that runs Bakeoff, since the engine is part of it, or what the deployment names."""
+        deployment = self.setup.deployment
+        if deployment.program:
+            return (deployment.program, "serve")
+        if deployment.environment:
+            return (str(self.environment().python), *_SERVE)
         if not all(importlib.util.find_spec(package) for package in _PACKAGES):
             raise NotInstalled("the reference engine is not installed here", how_to_install("engine"))
-        return (sys.executable, "-m", "bakeoff.reference_engine", "serve")
+        return (sys.executable, *_SERVE)
 
     def arguments(self, host: str, port: int, model: str) -> Sequence[str]:
         """One flag for each option that is set."""

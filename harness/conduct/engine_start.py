@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Collection, Iterator, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,14 +67,10 @@ class EngineUnderTest(msgspec.Struct, frozen=True):
         Args:
             killed: labels of those that have ended on purpose.
         """
-        return next(iter(self._deaths(killed)), None)
-
-    def _deaths(self, killed: Collection[str | None]) -> Iterator[EngineDied]:
-        return (
-            death
-            for label, server in self.servers.items()
-            if label not in killed and (death := server.died()) is not None
-        )
+        for label, server in self.servers.items():
+            if label not in killed and (death := server.died()) is not None:
+                return death if label is None else type(death)(f"{label}: {death}", death.log_tail)
+        return None
 
 
 @contextlib.asynccontextmanager

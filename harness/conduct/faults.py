@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 import msgspec
 import psutil
 
+from bakeoff.engines import Server
+from bakeoff.engines.errors import EngineDied
 from bakeoff.harness.conduct.replica_control import Control, continued_at_the_end, send_signal
 from bakeoff.harness.errors import FaultFailed
 from bakeoff.harness.experiment.faults import Fault
@@ -26,10 +28,12 @@ class FaultInjector:
         controls: power over its replicas, by label; None for the engine itself.
         now_ns: clock.
         joined: called with the label of a replica that is ready for its first requests.
+        launched: called with each server that is started.
         ready_s: limit on the time of a started replica until it is ready.
 
     Attributes:
         killed: labels of the servers that were killed, whose end is no failure of the trial; None for the engine.
+        ended: set when a server ends by itself that was started here.
     """
 
     def __init__(
@@ -39,16 +43,27 @@ class FaultInjector:
         now_ns: Callable[[], int],
         *,
         joined: Callable[[str], Awaitable[None]],
+        launched: Callable[[Server], Awaitable[None]],
         ready_s: float,
     ) -> None:
         self._faults = faults
         self._controls = controls
         self._now_ns = now_ns
         self._joined = joined
+        self._launched = launched
         self._ready_s = ready_s
         self._tasks: list[asyncio.Task[FaultRecord]] = []
         self._begun = 0
+        self._starting = set[str | None]()
+        self._running: dict[str | None, Server] = {}  # those that were started here
+        self._watches: list[asyncio.Task[None]] = []
         self.killed = set[str | None]()
+        self.ended = asyncio.Event()
+
+    def died(self) -> EngineDied | None:
+        """The error to raise if a server has ended by itself that was started here, else None."""
+        deaths = (server.died() for server in self._running.values())
+        return next((death for death in deaths if death is not None), None)
 
     def opened(self, start_ns: int) -> None:
         """Schedule the faults of a window that opens at this instant."""
@@ -65,9 +80,9 @@ class FaultInjector:
 
     async def aclose(self) -> None:
         """End the faults that have not ended, and the engines that were launched again."""
-        for task in self._tasks:
+        for task in (*self._tasks, *self._watches):
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, *self._watches, return_exceptions=True)
         for control in self._controls.values():
             await control.close()
 
@@ -77,6 +92,7 @@ class FaultInjector:
         record = FaultRecord(fault.action, fault.replica, self._now_ns())
         control = self._controls[fault.replica]
         try:
+            self._require_started(fault.replica)
             match fault.action:
                 case FaultAction.KILL | FaultAction.RESTART:
                     return await self._kill(fault, control, record)
@@ -91,6 +107,7 @@ class FaultInjector:
 
     async def _kill(self, fault: Fault, control: Control, record: FaultRecord) -> FaultRecord:
         self.killed.add(fault.replica)
+        self._running.pop(fault.replica, None)
         await control.kill(fault.begin, fault.end)
         if fault.action is FaultAction.KILL:
             return record
@@ -99,15 +116,36 @@ class FaultInjector:
             if await control.is_back():  # something else starts it as soon as it has ended
                 return msgspec.structs.replace(record, ended_ns=record.begun_ns, ready_ns=self._now_ns())
         ended_ns = self._now_ns()
-        await control.start(fault.end, self._ready_s)
+        await self._launch(fault, control)
         return msgspec.structs.replace(record, ended_ns=ended_ns, ready_ns=self._now_ns())
 
     async def _start(self, fault: Fault, control: Control, record: FaultRecord) -> FaultRecord:
-        await control.start(fault.end, self._ready_s)
+        await self._launch(fault, control)
         ready_ns = self._now_ns()
         assert fault.replica is not None
         await self._joined(fault.replica)
         return msgspec.structs.replace(record, ended_ns=record.begun_ns, ready_ns=ready_ns)
+
+    def _require_started(self, replica: str | None) -> None:
+        if replica in self._starting:
+            raise FaultFailed(f"{replica or 'the engine'} was still starting; raise at_s")
+
+    async def _launch(self, fault: Fault, control: Control) -> None:
+        """Start a server, and watch it if it is the harness's own."""
+        self._starting.add(fault.replica)
+        try:
+            server = await control.start(fault.end, self._ready_s)
+        finally:
+            self._starting.discard(fault.replica)
+        if server is not None:
+            self._running[fault.replica] = server
+            self._watches.append(asyncio.ensure_future(self._watch(server)))
+            await self._launched(server)
+
+    async def _watch(self, server: Server) -> None:
+        await server.ended.wait()
+        if server in self._running.values():
+            self.ended.set()
 
     async def _stop(self, fault: Fault, control: Control, record: FaultRecord) -> FaultRecord:
         if fault.begin:

@@ -61,8 +61,8 @@ class Control(Protocol):
         """Whether it answers again by itself."""
         ...
 
-    async def start(self, command: Sequence[str], limit_s: float) -> None:
-        """Start it again, and wait until it is ready, or ``limit_s`` seconds."""
+    async def start(self, command: Sequence[str], limit_s: float) -> Server | None:
+        """Start it, and wait until it is ready, or ``limit_s`` seconds; the server, if the harness launches it."""
         ...
 
     async def close(self) -> None:
@@ -107,7 +107,7 @@ class LaunchedControl:
         """See `Control.is_back`: only the harness starts it."""
         return False
 
-    async def start(self, command: Sequence[str], limit_s: float) -> None:  # noqa: ARG002
+    async def start(self, command: Sequence[str], limit_s: float) -> Server:  # noqa: ARG002
         """See `Control.start`."""
         try:
             async with asyncio.timeout(limit_s):
@@ -115,6 +115,7 @@ class LaunchedControl:
                 self._server = await self._stack.enter_async_context(running)
         except (EngineError, TimeoutError) as error:
             raise FaultFailed(str(error) or f"the engine was not ready after {limit_s:g} s") from error
+        return self._server
 
     async def close(self) -> None:
         """See `Control.close`."""

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
-from bakeoff.engines import Engine, Launch, Server, launched, pick_port
+from bakeoff.engines import Engine, EngineError, Launch, Server, launched, pick_port
 from bakeoff.engines.addresses import Address
 from bakeoff.harness.conduct.addresses import RunningAddress
 from bakeoff.harness.errors import first_leaf
@@ -38,17 +38,17 @@ class Part(msgspec.Struct, frozen=True):
 
     Attributes:
         gpus: as ``CUDA_VISIBLE_DEVICES`` names them.
-        cores: CPU cores; empty for all.
+        cores: CPU cores; empty for all, beside GPUs.
     """
 
     gpus: Sequence[str] = ()
     cores: Sequence[int] = ()
 
     def described(self) -> str:
-        """In words; empty if it may use everything and there are no GPUs."""
+        """In words."""
         if self.gpus:
             return f"on GPU {', '.join(self.gpus)}"
-        return f"on CPU core {', '.join(map(str, self.cores))}" if self.cores else ""
+        return f"on CPU core {', '.join(map(str, self.cores))}"
 
 
 def parts_of(gpus: Sequence[str], cores: Sequence[int], replicas: int) -> list[Part]:
@@ -118,7 +118,10 @@ async def replicas_started(
             server.log = logs[number]
             return server
         running = launched(launches[number], logs[number], engine.access)
-        return await stacks[number].enter_async_context(running)
+        try:
+            return await stacks[number].enter_async_context(running)
+        except EngineError as error:
+            raise type(error)(f"{replicas.labels[number]}: {error}", error.log_tail) from error
 
     try:
         try:

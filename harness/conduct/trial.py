@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from bakeoff.engines import Server
 from bakeoff.harness.client import Fleet, Issue, LoadResult
 from bakeoff.harness.client.decoding import decode_log
 from bakeoff.harness.conduct.addresses import (
@@ -131,7 +132,7 @@ class TrialRunner:
             with Appender(folder.telemetry_log) as telemetry:
                 telemetry.append(result.loop_lag)
         issue = result.issue if result else Issue(started_ns, ended_ns)
-        death = under_test.died(faults.killed)
+        death = under_test.died(faults.killed) or faults.died()
         record = TrialRecord(
             id=plan.id,
             engine=plan.engine,
@@ -181,7 +182,15 @@ class TrialRunner:
             for replica in dict.fromkeys(fault.replica for fault in faults)
         }
         ready_s = config.ready_timeout_s or _READY_S
-        return FaultInjector(faults, controls, self._world.now_ns, joined=self._fleet.join, ready_s=ready_s)
+        return FaultInjector(
+            faults, controls, self._world.now_ns,
+            joined=self._fleet.join, launched=self._sample, ready_s=ready_s,
+        )  # fmt: skip
+
+    async def _sample(self, server: Server) -> None:
+        """Sample a server that was started under load, too."""
+        if server.pid is not None:
+            await self._sampler.include(server.pid)
 
     def _described(self, under_test: EngineUnderTest) -> EngineDescription:
         """The engine with the rule by which the client divides its requests."""
@@ -197,17 +206,18 @@ class TrialRunner:
         ends: dict[asyncio.Future[Any], str | None] = {
             asyncio.ensure_future(server.ended.wait()): label for label, server in servers
         }
-        waiting: set[asyncio.Future[Any]] = {task, *ends}
+        started_ended: asyncio.Future[Any] = asyncio.ensure_future(faults.ended.wait())
+        waiting: set[asyncio.Future[Any]] = {task, started_ended, *ends}
         try:
             while not task.done():
                 ended, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-                if any(ends[each] not in faults.killed for each in ended if each is not task):
+                if started_ended in ended or any(ends[each] not in faults.killed for each in ended if each in ends):
                     break
             return task.result() if task.done() else None
         finally:
-            for each in (task, *ends):
+            for each in (task, started_ended, *ends):
                 each.cancel()
-            await asyncio.gather(task, *ends, return_exceptions=True)
+            await asyncio.gather(task, started_ended, *ends, return_exceptions=True)
 
     async def _judged(
         self,

@@ -70,6 +70,10 @@ class Telemetry(Protocol):
         """See :meth:`bakeoff.harness.telemetry.Sampler.into`."""
         ...
 
+    async def include(self, pid: int) -> None:
+        """See :meth:`bakeoff.harness.telemetry.Sampler.include`."""
+        ...
+
     async def mark(self, mark: str) -> None:
         """See :meth:`bakeoff.harness.telemetry.Sampler.mark`."""
         ...

@@ -95,8 +95,8 @@ def problem_of_experiment(experiment: Experiment) -> str | None:
             "classes have no arrivals of a workload; give the load an arrival process, such as poisson",
         ),
         (
-            not own_arrivals or all(load.concurrency is None for load in experiment.loads),
-            "classes with an arrival of their own need an open loop; give each load rate_per_s and arrival",
+            not own_arrivals or all(load.concurrency is None and is_steady(load) for load in experiment.loads),
+            "classes with an arrival of their own need an open loop of one rate; give each load arrival = 'poisson'",
         ),
         (
             not (varying := [each.arrival for each in own_arrivals if each.arrival in {*VARYING_ARRIVALS, "workload"}]),
@@ -163,7 +163,7 @@ def _faults_problem(experiment: Experiment) -> str | None:
     for engine in experiment.engines:
         own, trials = experiment.faults_of(engine), experiment.repeats * len(engine.loads or experiment.loads)
         problems += filter(None, (problem_of_engine(fault, engine.name, engine, trials) for fault in own))
-        problems += filter(None, [overlap_of(own), problem_of_starts(own, engine.name, engine)])
+        problems += filter(None, [problem_of_starts(own, engine.name, engine), overlap_of(own)])
     return next(iter(problems), None)
 
 

@@ -91,6 +91,10 @@ def problem_of_fault(fault: Fault, duration_s: float) -> str | None:
             "end needs begin, the command that causes it",
         ),
         (all([*fault.begin[:1], *fault.end[:1]]), "the first word of begin and end is a program"),
+        (
+            fault.ends_s < duration_s or has_end,
+            f"it begins after the window of {duration_s:g} s; lower at_s, or raise trial.duration_s",
+        ),
         (fault.ends_s < duration_s, f"it ends after the window of {duration_s:g} s; raise trial.duration_s"),
     )
     return next((f"faults, {fault.action.value}: {text}" for is_ok, text in checks if not is_ok), None)
@@ -99,6 +103,8 @@ def problem_of_fault(fault: Fault, duration_s: float) -> str | None:
 def problem_of_starts(faults: Sequence[Fault], name: str, engine: Deployment) -> str | None:
     """Why the faults of an engine cannot start the replicas that they name; None if they can."""
     starts = {fault.replica: fault for fault in faults if fault.action is FaultAction.START}
+    if len(starts) < sum(fault.action is FaultAction.START for fault in faults):
+        return f"faults, start: a replica of engine '{name}' is started twice; leave one of them out"
     if starts and len(starts) == len(engine.replica_labels):
         return f"faults, start: engine '{name}' would have no server before; leave one of its replicas out"
     for fault in faults:

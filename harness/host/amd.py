@@ -9,9 +9,20 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+_FINAL = frozenset({2, 3})
+"""amdsmi's codes for what is not supported, and not yet implemented."""
+
 
 class AmdRefused(Exception):
-    """amdsmi does not give a value."""
+    """amdsmi does not give a value.
+
+    Attributes:
+        is_final: whether it never will.
+    """
+
+    def __init__(self, reason: str, *, is_final: bool = True) -> None:
+        super().__init__(reason)
+        self.is_final = is_final
 
 
 def open_amd_gpus(load: Callable[[], Any] | None = None) -> tuple[list["AmdGpu"], str | None]:
@@ -56,16 +67,16 @@ class AmdGpu:
 
     @property
     def uuid(self) -> str:
-        """Amdsmi's name of it."""
-        return str(self.ask("amdsmi_get_gpu_device_uuid"))
+        """The name that amdsmi gives it; empty if it has none."""
+        return str(self._known(lambda: self.ask("amdsmi_get_gpu_device_uuid")) or "")
 
     def identity(self) -> dict[str, str | int | None]:
         """Name, UUID, memory and driver version; None for what is unknown."""
         return {
-            "name": self._known(lambda: str(self.ask("amdsmi_get_gpu_asic_info")["market_name"])),
-            "uuid": self._known(lambda: self.uuid),
+            "name": self._known(lambda: self.ask("amdsmi_get_gpu_asic_info").get("market_name")),
+            "uuid": self.uuid or None,
             "memory_bytes": self._known(lambda: int(self.ask("amdsmi_get_gpu_memory_total", self._vram))),
-            "driver": self._known(lambda: str(self.ask("amdsmi_get_gpu_driver_info")["driver_version"])),
+            "driver": self._known(lambda: self.ask("amdsmi_get_gpu_driver_info").get("driver_version")),
         }
 
     def memory_used_bytes(self) -> int:
@@ -83,8 +94,9 @@ class AmdGpu:
             AmdRefused: it has neither.
         """
         info = self.ask("amdsmi_get_power_info")
-        names = ("current_socket_power", "socket_power", "average_socket_power")
-        return number_of(next((info[name] for name in names if _is_positive(info.get(name))), None), "power")
+        powers_w = [info.get(name) for name in ("current_socket_power", "socket_power", "average_socket_power")]
+        known_w = [power_w for power_w in powers_w if isinstance(power_w, int | float)]
+        return number_of(next(filter(None, known_w), next(iter(known_w), None)), "power")
 
     def energy_j(self) -> float:
         """Energy since the driver was loaded.
@@ -94,7 +106,7 @@ class AmdGpu:
         """
         info = self.ask("amdsmi_get_energy_count")
         count = info.get("energy_accumulator", info.get("power"))  # as amdsmi 6.0 calls it
-        return number_of(count, "energy") * number_of(info["counter_resolution"], "energy") * 1e-6
+        return number_of(count, "energy") * number_of(info.get("counter_resolution"), "energy") * 1e-6
 
     def shares(self) -> tuple[float, float]:
         """Shares of the time with graphics or compute at work, and with memory traffic.
@@ -103,7 +115,8 @@ class AmdGpu:
             AmdRefused: the chip does not count them.
         """
         info = self.ask("amdsmi_get_gpu_activity")
-        return (number_of(info["gfx_activity"], "activity") / 100, number_of(info["umc_activity"], "activity") / 100)
+        compute, memory = (number_of(info.get(name), "activity") for name in ("gfx_activity", "umc_activity"))
+        return compute / 100, memory / 100
 
     def clocks_mhz(self) -> tuple[float, float]:
         """Clocks of the compute units and of the memory.
@@ -112,8 +125,9 @@ class AmdGpu:
             AmdRefused: amdsmi does not know them.
         """
         kinds = self._smi.AmdSmiClkType
-        compute, memory = (self.ask("amdsmi_get_clock_info", kind)["clk"] for kind in (kinds.GFX, kinds.MEM))
-        return number_of(compute, "clock"), number_of(memory, "clock")
+        infos = [self.ask("amdsmi_get_clock_info", kind) for kind in (kinds.GFX, kinds.MEM)]
+        compute, memory = (number_of(info.get("clk", info.get("cur_clk")), "clock") for info in infos)
+        return compute, memory
 
     def temperature_c(self) -> float:
         """Temperature of the hottest place.
@@ -131,7 +145,10 @@ class AmdGpu:
             AmdRefused: the chip does not count them.
         """
         info = self.ask("amdsmi_get_gpu_total_ecc_count")
-        return int(info["correctable_count"]), int(info["uncorrectable_count"])
+        corrected, uncorrected = (
+            number_of(info.get(name), "count of errors") for name in ("correctable_count", "uncorrectable_count")
+        )
+        return int(corrected), int(uncorrected)
 
     def first_device(self) -> "AmdGpu":
         """Itself."""
@@ -141,7 +158,7 @@ class AmdGpu:
         """Itself, if ``name`` from ``CUDA_VISIBLE_DEVICES`` is its index or UUID."""
         if name.startswith("GPU-"):
             wanted = name.removeprefix("GPU-").replace("-", "")
-            return self if self.uuid.replace("-", "").startswith(wanted) else None
+            return self if wanted and self.uuid.replace("-", "").startswith(wanted) else None
         return self if name == str(self._hip_index) else None
 
     def ask(self, function: str, *arguments: object) -> Any:  # noqa: ANN401  (whatever amdsmi returns)
@@ -153,7 +170,8 @@ class AmdGpu:
         try:
             return getattr(self._smi, function)(self._handle, *arguments)
         except (self._smi.AmdSmiException, AttributeError) as error:  # AttributeError: an older amdsmi
-            raise AmdRefused(_line(error)) from error
+            code = getattr(error, "err_code", None)
+            raise AmdRefused(_line(error), is_final=code is None or code in _FINAL) from error
 
     @property
     def _vram(self) -> Any:  # noqa: ANN401
@@ -163,12 +181,12 @@ class AmdGpu:
     def _hip_index(self) -> int:
         """As HIP counts it, whose order may be another one than amdsmi's."""
         try:
-            known = self.ask("amdsmi_get_gpu_enumeration_info")["hip_id"]
+            known = self.ask("amdsmi_get_gpu_enumeration_info").get("hip_id")
         except AmdRefused:
             return self._index
         return known if isinstance(known, int) else self._index
 
-    def _known(self, read: Callable[[], str | int]) -> str | int | None:
+    def _known(self, read: Callable[[], str | int | None]) -> str | int | None:
         try:
             return read()
         except AmdRefused:
@@ -184,10 +202,6 @@ def number_of(value: Any, what: str) -> float:  # noqa: ANN401  (a number, or am
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise AmdRefused(f"amdsmi has no {what} of this GPU")
     return float(value)
-
-
-def _is_positive(value: object) -> bool:
-    return isinstance(value, int | float) and value > 0
 
 
 def _line(error: Exception) -> str:

@@ -23,7 +23,7 @@ from bakeoff.harness.telemetry.exporter import ExporterProbe
 from bakeoff.harness.telemetry.gpu_probe import GpuProbe
 from bakeoff.harness.telemetry.host import HostProbe, ProcessProbe, shared_memory
 from bakeoff.harness.telemetry.loop import Probe, Ticker, sample
-from bakeoff.harness.telemetry.orders import INTERVAL_NS, Mark, Order, Reply, Sample
+from bakeoff.harness.telemetry.orders import INTERVAL_NS, Include, Mark, Order, Reply, Sample
 from bakeoff.harness.telemetry.server import ServerProbe
 from bakeoff.results.errors import NotWritable
 from bakeoff.results.files.jsonl import Appender
@@ -76,8 +76,10 @@ def _sample(
     gpus: Sequence[GpuProbe | AmdProbe],
     no_gpu: str | None,
 ) -> Order | None:
-    """Sample until an order other than a mark arrives; returns it, or None at the end of stdin."""
+    """Sample until an order arrives that ends it; returns it, or None at the end of stdin."""
     assert order.log is not None
+    roots, engine = list(order.engine_pids), [each for each in probes if isinstance(each, ProcessProbe)]
+    engine = engine[:1] if roots else []  # the client's come after it
     cpu = CpuProbe(order.own.pids, order.own.unknown)
     probes = [cpu, *probes, *gpus]
     with contextlib.closing(_Samples(Path(order.log))) as log:
@@ -87,7 +89,13 @@ def _sample(
         sampled = {probe.gpu.uuid: probe.gpu.source for probe in gpus} if order.exporters else {}
         exporters = [ExporterProbe(page, log.append, sampled) for page in order.exporters]
         try:
-            while isinstance(following := _tick(orders, probes, ticker, log.append), Mark):
+            while isinstance(following := _tick(orders, probes, ticker, log.append), Mark | Include):
+                if isinstance(following, Include):
+                    roots.append(following.pid)
+                    for tree in engine:
+                        tree.add(following.pid)
+                    _print(following.number)
+                    continue
                 for server in servers:
                     server.mark(following)
                 if not servers:
@@ -100,8 +108,8 @@ def _sample(
         t_ns = time.monotonic_ns()
         for record in itertools.chain(cpu.read(t_ns), *(gpu.finish(t_ns) for gpu in gpus)):  # since the last tick
             log.append(record)
-        if order.engine_pids:
-            log.append(shared_memory(time.monotonic_ns(), order.engine_pids))
+        if roots:
+            log.append(shared_memory(time.monotonic_ns(), roots))
         reasons = {"nvml": no_gpu} if no_gpu else {}
         log.append(TelemetryRecord(time.monotonic_ns(), "sampler", {"missed_ticks": ticker.missed}, reasons))
     return following

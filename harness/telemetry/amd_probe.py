@@ -16,6 +16,10 @@ _ENERGY_MAX_EVERY = 4
 """Ticks, as for NVML's counter."""
 
 
+def _is_final(error: Exception) -> bool:
+    return isinstance(error, AmdRefused) and error.is_final
+
+
 class AmdProbe:
     """Reads one GPU. A value that amdsmi does not give is null once, with the reason.
 
@@ -35,7 +39,7 @@ class AmdProbe:
             "temperature": Group(("temperature_c",), self._temperature, SLOWLY),
             "ecc": Group(("ecc_corrected_errors", "ecc_uncorrected_errors"), self._ecc, SLOWLY),
         }
-        self._reader = GroupReader(groups, AmdRefused, lambda _: True, clock)
+        self._reader = GroupReader(groups, AmdRefused, _is_final, clock)
 
     def read(self, t_ns: int) -> list[TelemetryRecord]:
         """The values that are due."""

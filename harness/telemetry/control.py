@@ -14,6 +14,7 @@ from bakeoff.harness.host.child import child_process, kill, read_line, send
 from bakeoff.harness.telemetry.orders import (
     INTERVAL_NS,
     ExporterPage,
+    Include,
     Mark,
     Order,
     OwnProcesses,
@@ -90,6 +91,10 @@ class Sampler:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(MARK_S):
                 await self._order(Mark(next(self._numbers), mark))
+
+    async def include(self, pid: int) -> None:
+        """Sample the process tree of ``pid`` as the engine's, too."""
+        await self._order(Include(next(self._numbers), pid))
 
     async def _order(self, order: Order) -> bool:
         """Send one order and wait until it is in effect; False if the sampler has ended.

@@ -55,7 +55,7 @@ class ProcessProbe:
 
     def __init__(self, source: str, pids: Sequence[int]) -> None:
         self._source = source
-        self._pids = pids
+        self._pids = list(pids)
         self._tree = ProcessTree(pids)
 
     def read(self, t_ns: int) -> list[TelemetryRecord]:
@@ -73,6 +73,11 @@ class ProcessProbe:
         }
         return [TelemetryRecord(t_ns, self._source, values)]
 
+    def add(self, pid: int) -> None:
+        """Read the tree of another root, too."""
+        self._pids.append(pid)
+        self._tree.add(pid)
+
     def close(self) -> None:
         """Close its files."""
         self._tree.close()
@@ -85,11 +90,11 @@ def shared_memory(t_ns: int, pids: Sequence[int], proc: Path = Path("/proc")) ->
 
     Args:
         t_ns: time of the reading.
-        pids: roots of the engine's process trees.
+        pids: roots of the engine's process trees, of which some may have ended.
         proc: path of the proc file system.
     """
     try:
-        roots = [psutil.Process(pid) for pid in pids]
+        roots = [psutil.Process(pid) for pid in [*filter(psutil.pid_exists, pids)] or pids]
         trees = [process.pid for root in roots for process in (root, *root.children(recursive=True))]
         readings = [sizes for process in trees if (sizes := _sizes(proc / str(process) / "smaps_rollup"))]
         if not readings:

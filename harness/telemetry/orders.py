@@ -113,5 +113,17 @@ class Mark(msgspec.Struct, frozen=True, tag="mark"):
     mark: str
 
 
-Order = Sample | Mark
+class Include(msgspec.Struct, frozen=True, tag="include"):
+    """Sample another process tree as the engine's from now on.
+
+    Attributes:
+        number: of the order.
+        pid: its root.
+    """
+
+    number: int
+    pid: int
+
+
+Order = Sample | Mark | Include
 Reply = int | str

@@ -82,6 +82,11 @@ class ProcessTree:
         self._newest_pid = b""
         self._search_ns = self._search_anyway_ns = 0
 
+    def add(self, root: int) -> None:
+        """Read another process and its descendants, too."""
+        self._roots = (*self._roots, root)
+        self._search_ns = self._search_anyway_ns = 0
+
     def read(self, t_ns: int) -> dict[int, ProcessStat]:
         """Processes by pid, without those started after the last search, and with zombies (state Z)."""
         if t_ns >= self._search_ns:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from bakeoff.harness.experiment.config import Experiment, TrafficClass
 from bakeoff.results.records import Load
 from bakeoff.workloads import PlannedSession, Seed, Tokenizer, Workload, arrival, plan_open
-from bakeoff.workloads.arrivals import Arrival
+from bakeoff.workloads.arrivals import Arrival, Constant, Delayed
 from bakeoff.workloads.types import SupportsReach
 
 _ENDLESS = 1 << 62
@@ -48,13 +48,13 @@ def arriving(
             within(experiment.source(stream.classes), reach_s), stream.process, tokenizer, seed,
             duration_s=math.inf, count=_ENDLESS, starts=stream.seed,
         )
-        for stream in _streams(experiment, together)
+        for stream in _streams(experiment, together, seed)
     ]  # fmt: skip
     in_time = itertools.takewhile(lambda planned: (planned.offset_s or 0.0) < duration_s, _merged(plans))
     return (planned for planned in in_time if load.only in {None, planned.session.traffic_class})
 
 
-def _streams(experiment: Experiment, load: Load) -> list[_Stream]:
+def _streams(experiment: Experiment, load: Load, seed: Seed) -> list[_Stream]:
     """The processes of a load: its own one for all classes that have none, each at its share of the rate."""
     name, options, rate = load.arrival or "poisson", load.arrival_options, load.rate_per_s or 0.0
     chosen = [each for each in experiment.classes if load.only in {None, each.name}]
@@ -64,7 +64,7 @@ def _streams(experiment: Experiment, load: Load) -> list[_Stream]:
     streams = [
         _Stream(
             frozenset({each.name}),
-            arrival(each.arrival or name, rate * each.weight / whole, each.arrival_options),
+            _in_phase(arrival(each.arrival or name, rate * each.weight / whole, each.arrival_options), each.name, seed),
             f"/{each.name}",
         )
         for each in own
@@ -73,6 +73,13 @@ def _streams(experiment: Experiment, load: Load) -> list[_Stream]:
         share = sum(each.weight for each in plain) / whole if own else 1.0
         streams.insert(0, _Stream(_names(plain), arrival(name, rate * share, options)))
     return streams
+
+
+def _in_phase(process: Arrival, name: str, seed: Seed) -> Arrival:
+    """The process, at a random phase if it is a clock: several would strike together."""
+    if not isinstance(process, Constant):
+        return process
+    return Delayed(process, seed.draws("phase", name).uniform() / process.rate_per_s)
 
 
 def _names(classes: Sequence[TrafficClass]) -> frozenset[str] | None:

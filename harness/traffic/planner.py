@@ -228,6 +228,10 @@ class TrafficPlanner:
 
     def _plan(self, load: Load, seed: Seed) -> Traffic:
         limits, endless = self.experiment.trial, EndlessCache()
+        if limits.cache is Cache.PRIMED and isinstance(self._workload, SupportsPrimers):
+            reader = prompt_reader(self.tokenizer)
+            for session in self._workload.primers(self.tokenizer, seed):
+                endless.add(reader.ids(session.turns[0]))
         if self.experiment.rules_of_play.start is not Start.LONG_RUN:
             return self._played(load, seed, endless)
         steady, warm = is_steady(load), limits.cache is Cache.WARM

@@ -51,6 +51,9 @@ class VirtualSampler:
                     task.cancel()
                     await asyncio.wait([task])
 
+    async def include(self, pid: int) -> None:
+        """Ignore the process."""
+
     async def mark(self, mark: str) -> None:
         """Do nothing: there is no metrics page."""
 

@@ -6,7 +6,8 @@ more of them are bad than the share of bad ones in peace explains: more than its
 deviations, where one good and one bad request are added to those in peace (Agresti and Coull, "Approximate Is Better
 than 'Exact'", The American Statistician 52, 1998). It holds again at the planned time of the first good request behind
 the last such span before the next fault. What one replica of forty loses is therefore not seen: one bad request in a
-span passes. Where a replica is started, all requests before are taken for good: it is to end what was bad.
+span passes. Where a replica is started, which is to end what was bad, nothing before it is peace, for it or for a later
+fault: the share is taken for that of one span of good requests.
 """
 
 import math
@@ -37,6 +38,7 @@ class Recovery(msgspec.Struct, frozen=True):
         start_s: seconds that a replica took to start; None if it did not.
         recovered_s: seconds from the fault until the SLO held again, 0 if it held throughout; None if it did not.
         watched_s: seconds from the fault to the next one, or to the end of the window.
+        is_told: whether there were requests enough to tell.
         requests: that it met.
         failed: those of them that failed, or that the client gave up.
         late: those of them that were answered, and missed the SLO.
@@ -48,6 +50,7 @@ class Recovery(msgspec.Struct, frozen=True):
     start_s: float | None
     recovered_s: float | None
     watched_s: float
+    is_told: bool
     requests: int
     failed: int
     late: int
@@ -74,7 +77,8 @@ def recoveries(
     for fault, end_ns in zip(faults, [*(fault.begun_ns for fault in faults[1:]), window.end_ns], strict=True):
         recovery = _recovery(load, good, in_peace, fault, end_ns, has_next=fault is not faults[-1])
         met_s = recovery.watched_s if recovery.recovered_s is None else recovery.recovered_s
-        in_peace &= (ended_ns < fault.begun_ns) | (planned_ns >= fault.begun_ns + met_s * NS_PER_S)
+        before = (ended_ns < fault.begun_ns) & (fault.action is not FaultAction.START)
+        in_peace &= before | (planned_ns >= fault.begun_ns + met_s * NS_PER_S)
         found.append(recovery)
     return found
 
@@ -98,10 +102,13 @@ def _recovery(
     good_ns = (ended_ns - planned_ns)[before & good]
     is_of_next = (planned_ns > end_ns - (good_ns.max() if len(good_ns) else 0)) & (ended_ns >= end_ns) & has_next
     after = (planned_ns >= fault.begun_ns) & (planned_ns < end_ns) & ~is_of_next
-    num_before = int(before.sum())
-    num_good = num_before if fault.action is FaultAction.START else int(good[before].sum())
+    if fault.action is FaultAction.START:
+        before[:] = False
+    num_before, num_good = int(before.sum()), int(good[before].sum())
     few = max(0, SPAN - num_before)  # too few to tell: as if there had been a span of good ones
     held = _held_again(good[after], (num_good + few + 1) / (num_before + few + 2))
+    if fault.action is FaultAction.START and (fault.ready_ns is None or fault.ready_ns >= end_ns):
+        held = None  # it has not helped
     until_ns = end_ns if held is None else int(planned_ns[after][held]) if held else fault.begun_ns
     met = (planned_ns < until_ns) & (ended_ns >= fault.begun_ns) & ~is_of_next
     failed = met & (load.has_failed | load.is_cancelled)
@@ -113,6 +120,7 @@ def _recovery(
         start_s=None if fault.ready_ns is None or fault.ended_ns is None else _seconds(fault.ended_ns, fault.ready_ns),
         recovered_s=None if held is None else _seconds(fault.begun_ns, until_ns),
         watched_s=_seconds(fault.begun_ns, end_ns),
+        is_told=int(after.sum()) >= SPAN,
         requests=int(met.sum()),
         failed=int(failed.sum()),
         late=int((met & ~good & ~failed).sum()),
@@ -128,6 +136,7 @@ def _held_again(well: Flags, share: float) -> int | None:
     if len(well) < SPAN:
         return None
     allowed = SPAN * (1 - share) + _DEVIATIONS * math.sqrt(SPAN * share * (1 - share))
+    allowed = max(allowed, 1.0)  # else one request that is late by chance, minutes later, would be its effect
     allowed = min(allowed, SPAN - 1)  # where few are good in peace, too, a span without a good one does not hold
     bad = np.convolve(~well, np.ones(SPAN, dtype=np.int64), "valid")
     failing = np.flatnonzero(bad > allowed)

@@ -20,7 +20,7 @@ SENTENCES: dict[FindingCode, str] = {
         "a signal, debugger or full terminal stopped {stopped_processes} of {processes} engine processes for "
         "{stopped_s}; let nothing stop them, and repeat"
     ),
-    FindingCode.FAULT_FAILED: "the fault {fault} was not carried out: {error}; correct it in [[faults]]",
+    FindingCode.FAULT_FAILED: "the fault {fault} was not carried out: {error}; see its log, or correct [[faults]]",
     FindingCode.REQUESTS_LOST: (
         "{planned_requests} requests were planned and {logged_requests} were logged; report this bug of Bakeoff"
     ),

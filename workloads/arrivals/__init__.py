@@ -11,7 +11,7 @@ is the integral of the intensity. Without this, processes with bursty gaps would
 
 from bakeoff.workloads.arrivals.named import ARRIVALS, VARYING_ARRIVALS, arrival
 from bakeoff.workloads.arrivals.onoff import OnOff
-from bakeoff.workloads.arrivals.process import Arrival, Stretched
+from bakeoff.workloads.arrivals.process import Arrival, Delayed, Stretched
 from bakeoff.workloads.arrivals.steady import Constant, Gamma, Poisson, Weibull
 from bakeoff.workloads.arrivals.tenants import MultiTenant
 from bakeoff.workloads.arrivals.varying import Diurnal, Drift, Ramp
@@ -21,6 +21,7 @@ __all__ = [
     "VARYING_ARRIVALS",
     "Arrival",
     "Constant",
+    "Delayed",
     "Diurnal",
     "Drift",
     "Gamma",

@@ -15,6 +15,22 @@ class Arrival(Protocol):
         ...
 
 
+class Delayed(msgspec.Struct, frozen=True):
+    """Another process, all of whose arrivals come later.
+
+    Attributes:
+        arrival: the process.
+        delay_s: seconds.
+    """
+
+    arrival: Arrival
+    delay_s: float
+
+    def offsets_s(self, seed: str) -> Iterator[float]:
+        """The process's offsets, put off."""
+        return (offset + self.delay_s for offset in self.arrival.offsets_s(seed))
+
+
 class Stretched(msgspec.Struct, frozen=True):
     """Another process with its time axis scaled.
 

@@ -1,5 +1,6 @@
 """Two classes on a server with known service times: every class's figures are those, and its requests carry its own."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -290,7 +291,8 @@ def test_a_class_with_arrivals_of_its_own_comes_at_the_same_times_alone(tmp_path
 @pytest.mark.parametrize(
     ("changes", "loads", "message"),
     [
-        ({"arrival": "constant"}, [{"concurrency": 4}], "need an open loop; give each load rate_per_s and arrival"),
+        ({"arrival": "constant"}, [{"concurrency": 4}], "need an open loop of one rate; give each load"),
+        ({"arrival": "constant"}, [{"rate_per_s": 5, "arrival": "ramp"}], "need an open loop of one rate"),
         ({"arrival": "diurnal"}, None, "a class cannot have the arrival 'diurnal', which has no steady rate"),
         ({"arrival": "workload"}, None, "a class cannot have the arrival 'workload'"),
         ({"arrival_options": {"burstiness": 2}}, None, "arrival_options of a class belong to its arrival"),
@@ -307,3 +309,10 @@ def test_arrivals_of_a_class_that_cannot_be_are_refused(
 def test_an_unknown_arrival_of_a_class_is_named():
     with pytest.raises(UnknownWorkload, match="unknown arrival process 'gama'; did you mean 'gamma'"):
         experiment([a_class("a", SHORT, arrival="gama"), a_class("b", LONG)])
+
+
+def test_classes_that_come_as_clocks_do_not_strike_together(tmp_path: Path):
+    classes = [a_class(name, SHORT, arrival="constant") for name in ("a", "b", "c")]
+    run = virtual_run(experiment(classes, repeats=1), {"a": VirtualEngine()}, tmp_path)
+    firsts = [starts_of(run, name)[0] for name in ("a", "b", "c")]
+    assert min(abs(one - other) for one, other in itertools.combinations(firsts, 2)) > 0.001

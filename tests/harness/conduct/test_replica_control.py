@@ -27,8 +27,14 @@ def server(port: int) -> list[str]:
     return ["sh", "-c", f"{serve} & wait"]
 
 
-async def nothing(label: str) -> None:
-    """No client waits for a replica."""
+async def nothing(_: object) -> None:
+    """Nobody waits for a replica, or samples it."""
+
+
+def injecting(fault: Fault, control: AddressControl, label: str | None = None) -> FaultInjector:
+    return FaultInjector(
+        [fault], {label: control}, time.monotonic_ns, joined=nothing, launched=nothing, ready_s=10
+    )  # fmt: skip
 
 
 async def listens(port: int) -> bool:
@@ -83,14 +89,14 @@ def test_a_running_server_is_stopped_killed_and_started_by_its_command(tmp_path:
             each.pid for each in psutil.net_connections() if each.laddr and each.laddr.port == port and each.pid
         }
         fault = Fault(FaultAction.STOP, 0.0, 0.1, replica="a")
-        injector = FaultInjector([fault], {"a": control}, time.monotonic_ns, joined=nothing, ready_s=10)
+        injector = injecting(fault, control, "a")
         injector.opened(time.monotonic_ns())
         await until(lambda: psutil.Process(listener).status() == psutil.STATUS_STOPPED)
         (record,) = await injector.finish()
         assert record.error is None
         assert psutil.Process(listener).status() != psutil.STATUS_STOPPED
         restart = Fault(FaultAction.RESTART, 0.0, 1000.0, replica="a", end=server(port))
-        interrupted = FaultInjector([restart], {"a": control}, time.monotonic_ns, joined=nothing, ready_s=10)
+        interrupted = injecting(restart, control, "a")
         interrupted.opened(time.monotonic_ns())
         await until(lambda: not psutil.pid_exists(listener))
         await interrupted.aclose()  # the load was interrupted: the user's server comes back
@@ -137,7 +143,7 @@ def test_a_server_that_comes_back_by_itself_is_not_started_again(tmp_path: Path)
         (*_, listener) = processes_at(url)
         begin = ["sh", "-c", f"kill $1; setsid {again} &", "-", str(listener.pid)]
         fault = Fault(FaultAction.RESTART, 0.0, 9.0, begin=begin, end=["false"])
-        injector = FaultInjector([fault], {None: control}, time.monotonic_ns, joined=nothing, ready_s=10)
+        injector = injecting(fault, control)
         injector.opened(time.monotonic_ns())
         await until(lambda: not listener.is_running() or listener.status() == psutil.STATUS_ZOMBIE)
         (record,) = await injector.finish()
@@ -157,7 +163,7 @@ def test_an_interruption_waits_for_the_command_that_it_undoes(tmp_path: Path):
             end=["sh", "-c", f"echo end >> {ended}"],
         )  # fmt: skip
         control = AddressControl(attached("http://127.0.0.1:9"), tmp_path / "log")
-        injector = FaultInjector([fault], {None: control}, time.monotonic_ns, joined=nothing, ready_s=10)
+        injector = injecting(fault, control)
         injector.opened(time.monotonic_ns())
         await until(begun.exists)
         await injector.aclose()
@@ -170,7 +176,7 @@ def test_a_fault_that_has_not_begun_when_its_load_ends_is_not_caused(tmp_path: P
     async def live() -> None:
         fault = Fault(FaultAction.STOP, 3000.0, 9.0, begin=["false"], end=["false"])
         control = AddressControl(attached("http://127.0.0.1:9"), tmp_path / "log")
-        injector = FaultInjector([fault], {None: control}, time.monotonic_ns, joined=nothing, ready_s=10)
+        injector = injecting(fault, control)
         injector.opened(time.monotonic_ns())
         await asyncio.sleep(0)
         assert await injector.finish() == []

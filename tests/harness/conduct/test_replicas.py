@@ -1,6 +1,7 @@
 """Engines of several servers that the harness starts: their hardware, their requests, and those that start late."""
 
 import asyncio
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -8,16 +9,19 @@ from typing import Any
 import pytest
 
 from bakeoff import results
-from bakeoff.engines import Engine, Launch
+from bakeoff.engines import Engine, Launch, Server
+from bakeoff.engines.errors import EngineDied
+from bakeoff.harness.conduct.faults import FaultInjector
 from bakeoff.harness.conduct.replicas import VISIBLE, Part, launches_of, parts_of
 from bakeoff.harness.errors import BadExperiment
+from bakeoff.harness.experiment.faults import Fault
 from bakeoff.harness.experiment.reading import experiment_from
 from bakeoff.harness.virtual import Fixed, PerToken, VirtualEngine, virtual_run
 from bakeoff.harness.virtual.engine import Death
 from bakeoff.results.findings import FindingCode
 from bakeoff.results.records import FaultAction, Phase, Verdict
 from bakeoff.results.report import render_html
-from bakeoff.results.report.fault_table import name_of
+from bakeoff.results.report.fault_table import figures_of, name_of
 from bakeoff.results.run.faults import faults_of
 from tests.engines.quill import model
 from tests.harness.cli.test_adapters_docs import quill
@@ -27,6 +31,7 @@ __all__ = ["quill"]
 
 START_S, SLOTS, E2E_S, SLO_S, RATE = 2.0, 4, 0.25, 0.6, 20.0
 ENGINE = VirtualEngine(service=PerToken(Fixed(0.05), Fixed(0.05)), start_s=START_S, slots=SLOTS)
+TRIAL = {"warm_up_s": 0.0, "duration_s": 60}
 START = {"action": "start", "replica": "replica-2", "at_s": 10}
 
 
@@ -35,7 +40,7 @@ def run_of(path: Path, *faults: dict[str, Any], engine: VirtualEngine = ENGINE, 
         "name": "r", "engines": [{"adapter": "reference", "label": "a", "replicas": 2}], "faults": list(faults),
         "workload": {"name": "random", "options": {"input_tokens": 8, "output_tokens": 5, "spread": 0.0}},
         "loads": [{"rate_per_s": RATE, "arrival": "constant"}], "repeats": 2, "slo": {"e2e_s": SLO_S},
-        "trial": {"warm_up_s": 0.0, "duration_s": 60}, "quality": {"samples": 0}, **changes,
+        "trial": TRIAL, "quality": {"samples": 0}, **changes,
     }  # fmt: skip
     return virtual_run(experiment_from(data, "r"), {"a": engine}, path)
 
@@ -128,6 +133,95 @@ def test_a_replica_that_is_started_under_load_ends_the_backlog_when_arithmetic_s
     assert "start of replica-2" in render_html(run)
 
 
+def test_one_late_request_minutes_later_does_not_put_off_the_recovery(tmp_path: Path):
+    """Near capacity a request is late now and then; the backlog of the start has long been drained."""
+    loads = [{"rate_per_s": 18.0, "arrival": "poisson"}]
+    run = run_of(tmp_path, START, loads=loads, slo={"e2e_s": 0.35}, repeats=1, trial=TRIAL | {"duration_s": 130})
+    (trial,) = run.finished
+    (fault,) = trial.record.faults
+    late_s = [
+        (request.planned_ns - fault.begun_ns) / 1e9
+        for request in trial.requests
+        if request.phase is not Phase.WARMUP and request.ended_ns - request.planned_ns > 0.35e9
+    ]
+    drained_s = max(at_s for at_s in late_s if at_s < 60)
+    assert max(late_s) > drained_s + 20, "one comes much later"
+    (summary,) = faults_of(run)
+    assert summary.recovered_s is not None
+    assert summary.recovered_s.centre <= drained_s + 1
+
+
+def test_what_was_bad_before_a_start_is_no_peace_for_a_later_fault(tmp_path: Path):
+    loads = [{"rate_per_s": 22.0, "arrival": "poisson"}]
+    restart = {"action": "restart", "replica": "replica-1", "at_s": 80, "for_s": 5}
+    start = {"action": "start", "replica": "replica-3", "at_s": 20}
+    engines = [{"adapter": "reference", "label": "a", "replicas": 3}]
+    slow = VirtualEngine(service=PerToken(Fixed(0.1), Fixed(0.075)), start_s=START_S, slots=SLOTS)  # 10/s each
+    run = run_of(
+        tmp_path, start, restart, engine=slow, engines=engines, loads=loads, slo={"e2e_s": 1.0}, repeats=1,
+        trial=TRIAL | {"duration_s": 150},
+    )  # fmt: skip
+    _, later = faults_of(run)
+    assert later.recovered_s is not None
+    assert later.recovered_s.centre == pytest.approx(5 + START_S, abs=1.0)
+    assert later.failed > 0.5 * 7 * 22 / 3
+
+
+def test_a_replica_that_ends_by_itself_after_its_start_ends_the_trial():
+    """The server that a fault launched is watched as the others are."""
+    started = Server("http://127.0.0.1:9")
+
+    class Starting:
+        async def start(self, *_: object) -> Server:
+            return started
+
+        async def close(self) -> None:
+            pass
+
+    async def live() -> EngineDied | None:
+        sampled = asyncio.Event()
+
+        async def sample(server: Server) -> None:
+            assert server is started
+            sampled.set()
+
+        async def join(_: str) -> None:
+            pass
+
+        fault = Fault(FaultAction.START, 0.0, replica="replica-2")
+        controls: Any = {"replica-2": Starting()}
+        injector = FaultInjector([fault], controls, time.monotonic_ns, joined=join, launched=sample, ready_s=1)
+        injector.opened(time.monotonic_ns())
+        await asyncio.wait_for(sampled.wait(), 5)
+        assert injector.died() is None
+        started.exit_status = 9
+        started.ended.set()
+        await asyncio.wait_for(injector.ended.wait(), 5)
+        death = injector.died()
+        await injector.aclose()
+        return death
+
+    assert isinstance(asyncio.run(live()), EngineDied)
+
+
+def test_a_fault_of_a_replica_that_is_still_starting_says_so(tmp_path: Path):
+    (trial,) = run_of(tmp_path, START, {"action": "kill", "replica": "replica-2", "at_s": 11}, repeats=1).finished
+    assert trial.record.faults[1].error == "replica-2 was still starting; raise at_s"
+
+
+def test_a_replica_that_is_ready_after_the_window_has_not_helped(tmp_path: Path):
+    (summary,) = faults_of(run_of(tmp_path, START | {"at_s": 59}, repeats=1))
+    assert (summary.recovered, summary.told) == (0, 1)
+
+
+def test_too_few_requests_are_not_told_to_be_a_failure(tmp_path: Path):
+    loads = [{"rate_per_s": 0.3, "arrival": "poisson"}]
+    run = run_of(tmp_path, START, loads=loads, repeats=1, trial=TRIAL | {"min_requests": 5})
+    (summary,) = faults_of(run)
+    assert summary.told == 0
+    assert "too few requests" in figures_of(summary)
+
+
 def test_each_load_begins_without_the_replica_that_is_to_start(tmp_path: Path):
     loads = [{"concurrency": 2}, {"rate_per_s": 5.0, "arrival": "poisson"}]
     for trial in run_of(tmp_path, START, loads=loads, repeats=1).finished:
@@ -153,6 +247,8 @@ def test_several_workers_send_to_a_replica_from_when_it_is_ready(tmp_path: Path)
         ([START, START | {"action": "stop", "at_s": 5, "for_s": 1}], "replica-2 is not started before; raise at_s"),
         ([START | {"for_s": 5}], "it has no end; leave out for_s"),
         ([START | {"end": ["serve"]}], "it has no end; leave out end"),
+        ([START, START | {"at_s": 20}], "a replica of engine 'a' is started twice; leave one of them out"),
+        ([START | {"at_s": 70}], "it begins after the window of 60 s; lower at_s, or raise trial.duration_s"),
     ],
 )
 def test_starts_that_cannot_be_are_refused(tmp_path: Path, faults: list[dict[str, Any]], message: str):

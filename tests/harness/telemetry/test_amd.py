@@ -17,7 +17,11 @@ class FakeAmdSmi:
     """The module; functions named in ``refused`` fail, as those do that a chip does not support."""
 
     class AmdSmiException(Exception):
-        """As amdsmi's."""
+        """As amdsmi's, with its code."""
+
+        def __init__(self, message: str, err_code: int) -> None:
+            super().__init__(message)
+            self.err_code = err_code
 
     class AmdSmiMemoryType(IntEnum):
         VRAM = 0
@@ -35,6 +39,7 @@ class FakeAmdSmi:
     def __init__(self, count: int = 1, refused: frozenset[str] = frozenset(), **answers: Any) -> None:
         self.count = count
         self.refused = refused
+        self.busy = set[str]()
         self.calls: list[str] = []
         self.answers: dict[str, Any] = {
             "amdsmi_get_gpu_device_uuid": "5cff74a1-0000-1000-80a1-000000000000",
@@ -65,7 +70,9 @@ class FakeAmdSmi:
     def _call(self, name: str) -> Any:
         self.calls.append(name)
         if name in self.refused:
-            raise self.AmdSmiException("Error code:\n\t2 | AMDSMI_STATUS_NOT_SUPPORTED - Feature not supported")
+            raise self.AmdSmiException("Error code:\n\t2 | AMDSMI_STATUS_NOT_SUPPORTED - Feature not supported", 2)
+        if name in self.busy:
+            raise self.AmdSmiException("Error code:\n\t30 | AMDSMI_STATUS_BUSY - Device busy", 30)
         return self.answers.get(name)
 
 
@@ -96,13 +103,14 @@ def test_its_values_have_our_units():
     [
         ({"current_socket_power": "N/A", "average_socket_power": 90}, 90),
         ({"current_socket_power": 0, "socket_power": 88, "average_socket_power": "N/A"}, 88),
+        ({"current_socket_power": 0, "average_socket_power": "N/A"}, 0),
         ({"current_socket_power": "N/A", "average_socket_power": "N/A"}, None),
     ],
 )
 def test_the_power_of_now_comes_before_the_average(power: dict[str, Any], expected: float | None):
     (record,) = AmdProbe(gpus_of(FakeAmdSmi(amdsmi_get_power_info=power))[0]).read(0)
     assert record.values["power_w"] == expected
-    assert record.reasons.get("power_w") == (None if expected else "amdsmi has no power of this GPU")
+    assert record.reasons.get("power_w") == (None if expected is not None else "amdsmi has no power of this GPU")
 
 
 def test_what_a_chip_refuses_is_null_once_with_the_reason_and_not_asked_for_again():
@@ -114,6 +122,39 @@ def test_what_a_chip_refuses_is_null_once_with_the_reason_and_not_asked_for_agai
     assert "energy_j" not in second.values
     assert smi.calls.count("amdsmi_get_energy_count") == 1
     assert probe.finish(9)[0].values["memory_used_bytes"] == 100 * GIB
+
+
+def test_what_fails_once_is_read_again():
+    smi = FakeAmdSmi()
+    probe = AmdProbe(gpus_of(smi)[0])
+    smi.busy = {"amdsmi_get_power_info"}
+    (busy,) = probe.read(0)
+    smi.busy = set()
+    assert busy.values["power_w"] is None
+    assert probe.finish(1)[0].values["power_w"] == 748
+
+
+@pytest.mark.parametrize(
+    ("function", "answer", "value"),
+    [
+        ("amdsmi_get_clock_info", {"cur_clk": 1500}, ("clock_sm_mhz", 1500)),
+        ("amdsmi_get_clock_info", {}, ("clock_sm_mhz", None)),
+        ("amdsmi_get_gpu_total_ecc_count", {"correctable_count": "N/A", "uncorrectable_count": 0},
+         ("ecc_corrected_errors", None)),
+        ("amdsmi_get_gpu_activity", {"gfx_activity": "N/A"}, ("utilization_gpu_share", None)),
+        ("amdsmi_get_energy_count", {"power": 1_000_000, "counter_resolution": 1.0}, ("energy_j", 1.0)),
+    ],
+)  # fmt: skip
+def test_answers_of_other_versions_end_no_sampling(function: str, answer: dict[str, Any], value: tuple[str, Any]):
+    (record,) = AmdProbe(gpus_of(FakeAmdSmi(**{function: answer}))[0]).read(0)
+    assert record.values[value[0]] == value[1]
+    assert record.values["temperature_c"] == 65
+
+
+def test_a_gpu_without_a_uuid_is_called_by_its_index_alone():
+    gpus = gpus_of(FakeAmdSmi(refused=frozenset({"amdsmi_get_gpu_device_uuid"})))
+    assert visible_to("GPU-5cff74a1", gpus) == []
+    assert [gpu.source for gpu in visible_to("0", gpus)] == ["gpu0"]
 
 
 def test_an_older_amdsmi_without_a_function_lacks_its_value_alone():
