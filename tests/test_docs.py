@@ -14,7 +14,7 @@ import msgspec
 import pandas as pd
 import pytest
 
-from bakeoff.engines import EngineSpec, Speculation, adapter_names
+from bakeoff.engines import Deployment, EngineSpec, Speculation, adapter_names
 from bakeoff.engines.addresses import Address, Balance, Role
 from bakeoff.engines.deployment import Container, Ssh
 from bakeoff.harness.cli import make_app
@@ -133,7 +133,7 @@ def test_defaults_in_the_experiment_page_are_those_of_the_code():
     fields = {**msgspec.structs.asdict(trial), **msgspec.structs.asdict(ClientConfig()), **experiment}
     fields |= msgspec.structs.asdict(QualityConfig())
     fields |= {"weight": TrafficClass("a", ClassWorkload("chat")).weight}
-    fields |= {"share": Fault(FaultAction.SLOW, 0.0).share}
+    fields |= {"share": Fault(FaultAction.SLOW, 0.0).share, "replicas": Deployment().replicas}
     assert {name: float(value) for name, value in rows.items()} == {name: float(fields[name]) for name in rows}
     assert {*msgspec.structs.asdict(trial), "workers", "max_error_share"} - {"cache", "max_requests"} <= set(rows)
     assert "| `max_requests` | – |" in text
