@@ -15,7 +15,7 @@ from bakeoff.engines.errors import EngineDied
 from bakeoff.engines.request_shape import shape_of
 from bakeoff.engines.secrets import masked_data
 from bakeoff.harness.conduct.addresses import RunningAddress, description_of, processes_at, running_addresses
-from bakeoff.harness.conduct.replicas import ONE, Part, Replicas, launches_of, own_parts, replicas_started
+from bakeoff.harness.conduct.replicas import ONE, Part, Replicas, death_of, launches_of, own_parts, replicas_started
 from bakeoff.harness.conduct.spans import SpanReceiver, receiving
 from bakeoff.harness.experiment.fingerprint import build_of_engine
 from bakeoff.harness.host.gpu import open_gpus, used_bytes, visible_to
@@ -62,15 +62,8 @@ class EngineUnderTest(msgspec.Struct, frozen=True):
         return [server.pid for server in self.servers.values() if server.pid is not None]
 
     def died(self, killed: Collection[str | None] = ()) -> EngineDied | None:
-        """The error to raise if one of its servers has ended, else None.
-
-        Args:
-            killed: labels of those that have ended on purpose.
-        """
-        for label, server in self.servers.items():
-            if label not in killed and (death := server.died()) is not None:
-                return death if label is None else type(death)(f"{label}: {death}", death.log_tail)
-        return None
+        """The death of one of its servers, by :func:`~bakeoff.harness.conduct.replicas.death_of`."""
+        return death_of(self.servers, killed)
 
 
 @contextlib.asynccontextmanager

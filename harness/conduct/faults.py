@@ -10,6 +10,7 @@ import psutil
 from bakeoff.engines import Server
 from bakeoff.engines.errors import EngineDied
 from bakeoff.harness.conduct.replica_control import Control, continued_at_the_end, send_signal
+from bakeoff.harness.conduct.replicas import death_of
 from bakeoff.harness.errors import FaultFailed
 from bakeoff.harness.experiment.faults import Fault
 from bakeoff.results.records import FaultAction, FaultRecord
@@ -62,8 +63,7 @@ class FaultInjector:
 
     def died(self) -> EngineDied | None:
         """The error to raise if a server has ended by itself that was started here, else None."""
-        deaths = (server.died() for server in self._running.values())
-        return next((death for death in deaths if death is not None), None)
+        return death_of(self._running)
 
     def opened(self, start_ns: int) -> None:
         """Schedule the faults of a window that opens at this instant."""

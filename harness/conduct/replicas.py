@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -11,6 +11,7 @@ import msgspec
 
 from bakeoff.engines import Engine, EngineError, Launch, Server, launched, pick_port
 from bakeoff.engines.addresses import Address
+from bakeoff.engines.errors import EngineDied
 from bakeoff.harness.conduct.addresses import RunningAddress
 from bakeoff.harness.errors import first_leaf
 
@@ -31,6 +32,19 @@ class Replicas(msgspec.Struct, frozen=True):
 
 
 ONE = Replicas()
+
+
+def death_of(servers: Mapping[str | None, Server], killed: Collection[str | None] = ()) -> EngineDied | None:
+    """The error to raise if one of an engine's servers has ended, else None.
+
+    Args:
+        servers: by label; None for the only one.
+        killed: labels of those that have ended on purpose.
+    """
+    for label, server in servers.items():
+        if label not in killed and (death := server.died()) is not None:
+            return death if label is None else type(death)(f"{label}: {death}", death.log_tail)
+    return None
 
 
 class Part(msgspec.Struct, frozen=True):

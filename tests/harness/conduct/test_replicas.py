@@ -201,7 +201,9 @@ def test_a_replica_that_ends_by_itself_after_its_start_ends_the_trial():
         await injector.aclose()
         return death
 
-    assert isinstance(asyncio.run(live()), EngineDied)
+    death = asyncio.run(live())
+    assert isinstance(death, EngineDied)
+    assert str(death).startswith("replica-2: ")
 
 
 def test_a_fault_of_a_replica_that_is_still_starting_says_so(tmp_path: Path):
