@@ -135,6 +135,7 @@ class AddressControl:
         self._url = server.base_url
         self._log = log
         self._undo: Sequence[str] = ()
+        self._started: asyncio.subprocess.Process | None = None
 
     async def find(self) -> Sequence[psutil.Process]:
         """See `Control.find`."""
@@ -162,11 +163,17 @@ class AddressControl:
                 await self.run(command)
                 await self._silence(command)
             else:
-                await _to_its_end(asyncio.to_thread(_kill, await self.find()))
+                await _to_its_end(self._killed(await self.find()))
         except FaultFailed:
             if await self._listens():
                 self._undo = ()
             raise
+
+    async def _killed(self, processes: Sequence[psutil.Process]) -> None:
+        """Kill processes; one that was started here is waited for, so that nothing of it is left to the event loop."""
+        await asyncio.to_thread(_kill, processes)
+        if self._started is not None and self._started.pid in {process.pid for process in processes}:
+            await self._started.wait()
 
     async def is_back(self) -> bool:
         """See `Control.is_back`."""
@@ -176,6 +183,7 @@ class AddressControl:
         """See `Control.start`."""
         self._undo = ()
         process, start = await self._spawn(command)
+        self._started = process
         try:
             async with asyncio.timeout(limit_s):
                 while not await self._answers():
