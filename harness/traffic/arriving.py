@@ -76,7 +76,7 @@ def _streams(experiment: Experiment, load: Load, seed: Seed) -> list[_Stream]:
 
 
 def _in_phase(process: Arrival, name: str, seed: Seed) -> Arrival:
-    """The process, at a random phase if it is a clock: several would strike together."""
+    """The process, at a random phase if its arrivals are evenly spaced: those of several classes would coincide."""
     if not isinstance(process, Constant):
         return process
     return Delayed(process, seed.draws("phase", name).uniform() / process.rate_per_s)

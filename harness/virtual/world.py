@@ -214,7 +214,8 @@ class VirtualWorld:
         site.starts += 1
         owned = engine.url is None
         addresses = running_addresses(engine) or self._replicas(replicas)
-        url = engine.url or next((each.server.base_url for each in addresses if not each.is_late), self._new_url())
+        running = (each.server.base_url for each in addresses if not each.is_late)
+        url = engine.url or next(running, None) or self._new_url()
         if owned:
             await self.in_thread(log.touch)
             await self._ready(site)

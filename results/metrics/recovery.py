@@ -38,7 +38,7 @@ class Recovery(msgspec.Struct, frozen=True):
         start_s: seconds that a replica took to start; None if it did not.
         recovered_s: seconds from the fault until the SLO held again, 0 if it held throughout; None if it did not.
         watched_s: seconds from the fault to the next one, or to the end of the window.
-        is_told: whether there were requests enough to tell.
+        is_decidable: whether there were enough requests to say when the SLO held again.
         requests: that it met.
         failed: those of them that failed, or that the client gave up.
         late: those of them that were answered, and missed the SLO.
@@ -50,7 +50,7 @@ class Recovery(msgspec.Struct, frozen=True):
     start_s: float | None
     recovered_s: float | None
     watched_s: float
-    is_told: bool
+    is_decidable: bool
     requests: int
     failed: int
     late: int
@@ -120,7 +120,7 @@ def _recovery(
         start_s=None if fault.ready_ns is None or fault.ended_ns is None else _seconds(fault.ended_ns, fault.ready_ns),
         recovered_s=None if held is None else _seconds(fault.begun_ns, until_ns),
         watched_s=_seconds(fault.begun_ns, end_ns),
-        is_told=int(after.sum()) >= SPAN,
+        is_decidable=int(after.sum()) >= SPAN,
         requests=int(met.sum()),
         failed=int(failed.sum()),
         late=int((met & ~good & ~failed).sum()),

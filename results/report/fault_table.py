@@ -26,7 +26,7 @@ def figures_of(summary: FaultSummary) -> list[str]:
 
 
 def _recovered(summary: FaultSummary) -> str:
-    if not summary.told:
+    if not summary.decidable:
         return "too few requests"
     if not summary.recovered:
         return f"not within {scale_for(Unit.SECONDS, summary.watched_s).text(summary.watched_s)}"

@@ -22,7 +22,7 @@ class FaultSummary(msgspec.Struct, frozen=True):
         action: what was done.
         replica: label of the address; None for the engine itself.
         trials: valid trials.
-        told: in how many of them there were requests enough to tell whether the SLO held again.
+        decidable: in how many of them there were enough requests to say whether the SLO held again.
         recovered: in how many it did.
         down_s, start_s, recovered_s: see :class:`~bakeoff.results.metrics.recovery.Recovery`; the last over the trials
             in which it held again. None without a value.
@@ -35,7 +35,7 @@ class FaultSummary(msgspec.Struct, frozen=True):
     action: FaultAction
     replica: str | None
     trials: int
-    told: int
+    decidable: int
     recovered: int
     down_s: Interval | None
     start_s: Interval | None
@@ -73,7 +73,7 @@ def _summary(engine: str, level: str, same: tuple[Recovery, ...]) -> FaultSummar
         action=same[0].fault.action,
         replica=same[0].fault.replica,
         trials=len(same),
-        told=sum(each.is_told for each in same),
+        decidable=sum(each.is_decidable for each in same),
         recovered=len(times_s),
         down_s=interval_of(Unit.SECONDS, [each.down_s for each in same if each.down_s is not None]),
         start_s=interval_of(Unit.SECONDS, [each.start_s for each in same if each.start_s is not None]),

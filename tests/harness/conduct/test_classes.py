@@ -311,7 +311,7 @@ def test_an_unknown_arrival_of_a_class_is_named():
         experiment([a_class("a", SHORT, arrival="gama"), a_class("b", LONG)])
 
 
-def test_classes_that_come_as_clocks_do_not_strike_together(tmp_path: Path):
+def test_evenly_spaced_arrivals_of_several_classes_do_not_coincide(tmp_path: Path):
     classes = [a_class(name, SHORT, arrival="constant") for name in ("a", "b", "c")]
     run = virtual_run(experiment(classes, repeats=1), {"a": VirtualEngine()}, tmp_path)
     firsts = [starts_of(run, name)[0] for name in ("a", "b", "c")]

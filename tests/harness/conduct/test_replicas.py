@@ -213,14 +213,14 @@ def test_a_fault_of_a_replica_that_is_still_starting_says_so(tmp_path: Path):
 
 def test_a_replica_that_is_ready_after_the_window_has_not_helped(tmp_path: Path):
     (summary,) = faults_of(run_of(tmp_path, START | {"at_s": 59}, repeats=1))
-    assert (summary.recovered, summary.told) == (0, 1)
+    assert (summary.recovered, summary.decidable) == (0, 1)
 
 
 def test_too_few_requests_are_not_told_to_be_a_failure(tmp_path: Path):
     loads = [{"rate_per_s": 0.3, "arrival": "poisson"}]
     run = run_of(tmp_path, START, loads=loads, repeats=1, trial=TRIAL | {"min_requests": 5})
     (summary,) = faults_of(run)
-    assert summary.told == 0
+    assert summary.decidable == 0
     assert "too few requests" in figures_of(summary)
 
 

@@ -454,6 +454,16 @@ def test_a_warp_of_time_shortens_tools_of_agents_too(planner_of: Any, tmp_path: 
         assert [turn.lags_s for turn in sent] == [(), (), (0.0, 10.0)]
 
 
+def test_what_primes_the_cache_counts_in_its_bound(planner_of: Any):
+    """Without it, the first prompt of each group could hit nothing, and engines hit more than they could."""
+    workload = {"name": "structured-output", "options": {"scale": 2.0}}
+    cold, primed = (
+        planner_of(workload=workload, **trial(cache=cache)).traffic(CLOSED, 1, "a").endless
+        for cache in ("cold", "primed")
+    )
+    assert primed.hit_tokens > cold.hit_tokens
+
+
 def test_a_primed_trial_primes_each_shared_system_prompt_once(planner_of: Any, tokenizer: Tokenizer):
     workload = {"name": "structured-output", "options": {"scale": 2.0}}
     traffic = planner_of(workload=workload, **trial(cache="primed")).traffic(CLOSED, 1, "a")
