@@ -172,7 +172,8 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     block: int | None = None
     """Number of the prompt's last full block among the trial's distinct prompt blocks; None if unknown."""
     shared_tokens: int = 0
-    """Leading tokens of the prompt that are those of the agent's previous prompt, as planned."""
+    """Leading tokens of the prompt that are those of the agent's previous prompt, as planned; of its first one, those
+    that earlier prompts of the trial began with."""
     goes_on: bool = False
     """Whether the prompt was written to begin with all of that one, before a chat template made it tokens."""
 

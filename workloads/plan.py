@@ -18,7 +18,8 @@ class PromptPlace(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         block: number of its last full block in the trial's :class:`~bakeoff.workloads.prefixes.EndlessCache`.
-        shared_tokens: leading tokens that are those of the previous prompt of its agent; 0 if there is none.
+        shared_tokens: leading tokens that are those of the previous prompt of its agent; if there is none, those that
+            earlier prompts of the trial began with.
         goes_on: whether it was written to begin with all of that prompt, before a chat template made it tokens.
     """
 

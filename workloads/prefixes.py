@@ -7,7 +7,7 @@ Mooncake's trace, FAST'25). The hit rate of the unlimited cache is the bound; ou
 import hashlib
 import itertools
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Generic, NamedTuple, TypeVar
@@ -17,6 +17,8 @@ Name = TypeVar("Name", bound=Hashable)
 BLOCK_TOKENS = 16
 """Block size of most engines. Smaller blocks would raise the bound by less than 16 tokens per request."""
 _DIGEST_BYTES = 12
+_MOST_ENDS = 4096
+"""Different ends known behind one block: a new one hardly shares more with further ones."""
 
 
 def block_hashes(ids: Sequence[int], block_tokens: int = BLOCK_TOKENS) -> Iterator[bytes]:
@@ -41,6 +43,8 @@ class EndlessCache:
 
     Attributes:
         last_block: number of the last full block of the prompt that was added last.
+        last_shared: leading tokens that earlier prompts began with, too. Where it is the first prompt that parts from
+            them in the middle of a block, tokens of that block do not count, since the block's tokens are not kept.
     """
 
     def __init__(self, block_tokens: int = BLOCK_TOKENS) -> None:
@@ -48,7 +52,10 @@ class EndlessCache:
         self.hit_tokens = 0
         self.prompt_tokens = 0
         self.last_block = NO_BLOCK
+        self.last_shared = 0
         self._known: dict[bytes, int] = {}
+        self._ends: dict[int, list[bytes]] = {}
+        """Up to a block of tokens of the prompts that parted from earlier ones behind a block, sorted."""
         self._firsts = array("q")
         self._parents = array("q")
         """First block of each row of blocks that were new together, and the block before it."""
@@ -56,7 +63,7 @@ class EndlessCache:
     def add(self, ids: Sequence[int]) -> int:
         """Add a prompt and return how many of its leading tokens hit."""
         known = self._known
-        hits, block = 0, NO_BLOCK
+        hits, block, parting = 0, NO_BLOCK, NO_BLOCK
         digests = block_hashes(ids, self.block_tokens)
         for digest in digests:
             if (number := known.get(digest)) is None:
@@ -65,11 +72,23 @@ class EndlessCache:
                 for new in itertools.chain((digest,), digests):
                     known[new] = block = len(known)
                 break
-            hits, block = hits + 1, number
+            hits, block, parting = hits + 1, number, number
+        hit_tokens = hits * self.block_tokens
+        self.last_shared = hit_tokens + self._part(parting, ids[hit_tokens : hit_tokens + self.block_tokens])
         self.last_block = block
-        self.hit_tokens += hits * self.block_tokens
+        self.hit_tokens += hit_tokens
         self.prompt_tokens += len(ids)
-        return hits * self.block_tokens
+        return hit_tokens
+
+    def _part(self, block: int, ids: Sequence[int]) -> int:
+        """Add what follows the last block that a prompt shares; returns how many of its tokens followed it before."""
+        end, ends = array("I", ids).tobytes(), self._ends.setdefault(block, [])
+        place = bisect_left(ends, end)
+        # Of all ends, those beside its place among them have most in common with it.
+        beside = ends[max(0, place - 1) : place + 1]
+        if end not in beside and len(ends) < _MOST_ENDS:
+            ends.insert(place, end)
+        return max((_common_length(end, other) for other in beside), default=0) // array("I").itemsize
 
     def blocks_to(self, block: int) -> list[int]:
         """Numbers of all blocks of the prompt that ends with this one, in order."""
@@ -84,6 +103,10 @@ class EndlessCache:
     def distinct_blocks(self) -> int:
         """Number of cached blocks."""
         return len(self._known)
+
+
+def _common_length(a: bytes, b: bytes) -> int:
+    return next((n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
 class Pin(NamedTuple, Generic[Name]):

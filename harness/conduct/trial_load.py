@@ -183,7 +183,7 @@ class TrialLoad:
             self._observer.stage(trial, Stage.PLAN)
             pace = self._paces.assumed(trial.engine, load)
             beginning = await self._world.in_thread(functools.partial(traffic.begin, pace=pace, restart=restart))
-            if beginning.history:
+            if beginning.history.sessions:
                 self._observer.stage(trial, Stage.PRIME)
             sent += await self._prime(beginning.history, slots=beginning.slots, sent=sent)
             plan = SteadyTraffic(

@@ -57,7 +57,7 @@ class Beginning(msgspec.Struct, frozen=True):
     """
 
     plan: PlanFile
-    history: tuple[PlannedSession, ...]
+    history: PlanFile
     slots: int
     pace: Pace
 
@@ -145,13 +145,11 @@ class Beginnings:
                 play = f"b{restart}.{at}"
                 rests[at] = rest_of(session, begun[at], starts_s[at] if starts_s else 0.0, play)
                 seen += answered(session, begun[at], play)
+        has_history = window is None and self._experiment.spec.enable_prefix_caching is not False
+        history = self._file(seed, pace, cached(seen) if has_history else (), endless)
+        history.write()
         in_order = sorted(sorted(rests), key=lambda at: rests[at].offset_s or 0.0)
         plan = self._file(seed, pace, (rests.pop(at) for at in in_order), endless)
-        has_history = window is None and self._experiment.spec.enable_prefix_caching is not False
-        history = cached(seen) if has_history else ()
-        reader = prompt_reader(self._tokenizer)
-        for shown in history:
-            endless.add(reader.ids(shown.session.turns[0]))
         plan.write()
         in_flight = math.ceil(count * law.answered_share(pace))
         return Beginning(plan, history, min(_MAX_PRIMED, max(_MIN_PRIMED, in_flight)), pace)

@@ -108,7 +108,7 @@ class PlanFile:
             ids = self._reader.ids(turn)
             self._cache.add(ids)
             before = last.get(turn.agent)
-            shared = common_length(before[1], ids) if before else 0
+            shared = common_length(before[1], ids) if before else self._cache.last_shared
             places.append(PromptPlace(self._cache.last_block, shared, before is not None and goes_on(before[0], turn)))
             last[turn.agent] = turn, ids
             self.requests += 1

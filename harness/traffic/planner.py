@@ -28,6 +28,7 @@ from bakeoff.workloads import (
     BadOption,
     EndlessCache,
     PlannedSession,
+    PromptPlace,
     Seed,
     Session,
     Tokenizer,
@@ -71,7 +72,7 @@ class Traffic(msgspec.Struct, frozen=True):
     """The traffic of one trial.
 
     Attributes:
-        primers: sent before the load, to bring the prefix cache into the state that the trial declares.
+        primed: shared system prompts, which are sent before the load; None unless the cache is to be primed.
         window: the measured sessions; for varying loads and recorded arrivals, all sessions.
         law: of the sessions in the long run; None for varying loads and recorded arrivals, as the next three.
         begin: plans the sessions in progress when the load begins, from ``pace`` and ``restart``; see
@@ -87,7 +88,7 @@ class Traffic(msgspec.Struct, frozen=True):
         play: the load by rules of play that begin sessions elsewhere than in their long run; None under other rules.
     """
 
-    primers: Callable[[], Iterator[PlannedSession]]
+    primed: PlanFile | None
     window: PlanFile
     law: SessionLaw | None
     begin: Callable[..., Beginning] | None
@@ -99,6 +100,12 @@ class Traffic(msgspec.Struct, frozen=True):
     cache: Cache
     endless: EndlessCache
     play: Play | None = None
+
+    def primers(self) -> Iterator[PlannedSession]:
+        """What is sent before the load, to bring the prefix cache into the state that the trial declares."""
+        if self.cache is Cache.WARM:
+            return (_primer(planned.session, planned.places) for planned in self.window)
+        return iter(self.primed or ())
 
     @property
     def record(self) -> TrafficRecord:
@@ -220,20 +227,19 @@ class TrafficPlanner:
     def _forget(self) -> None:
         """Delete all plans: a repeat's plans are not needed after it, and their files can be large."""
         for traffic in self._planned.values():
-            played = (traffic.play.primers, traffic.play.warm_up) if traffic.play else ()
-            for plan in {traffic.window, *played, *(pool.plan for pool in (traffic.ramp, traffic.tail) if pool)}:
+            plans = [traffic.window, *(pool.plan for pool in (traffic.ramp, traffic.tail) if pool)]
+            plans += (traffic.play.primers, traffic.play.warm_up) if traffic.play else ()
+            plans += (traffic.primed,) if traffic.primed else ()
+            for plan in set(plans):
                 plan.unlink()
         self._planned.clear()
         self._beginnings.forget()
 
     def _plan(self, load: Load, seed: Seed) -> Traffic:
         limits, endless = self.experiment.trial, EndlessCache()
-        if limits.cache is Cache.PRIMED and isinstance(self._workload, SupportsPrimers):
-            reader = prompt_reader(self.tokenizer)
-            for session in self._workload.primers(self.tokenizer, seed):
-                endless.add(reader.ids(session.turns[0]))
         if self.experiment.rules_of_play.start is not Start.LONG_RUN:
             return self._played(load, seed, endless)
+        primed = self._primed(seed, endless) if limits.cache is Cache.PRIMED else None
         steady, warm = is_steady(load), limits.cache is Cache.WARM
         ramp = self._pool(load, _part(seed, "ramp"), endless) if steady and not warm else None
         window, length_s = self._window(load, seed, endless)
@@ -249,9 +255,8 @@ class TrafficPlanner:
         law = self._beginnings.law(window if warm else None) if steady else None
         begin = functools.partial(self._beginnings.plan, load, seed, window if warm else None, endless) if law else None
         tail = self._pool(load, _part(seed, "tail"), endless) if steady else None
-        primers = self._primers(window, seed)
         return Traffic(
-            primers, window, law, begin, ramp, tail, length_s, shape_sha256, sha256, limits.cache, endless
+            primed, window, law, begin, ramp, tail, length_s, shape_sha256, sha256, limits.cache, endless
         )  # fmt: skip
 
     def _played(self, load: Load, seed: Seed, endless: EndlessCache) -> Traffic:
@@ -266,7 +271,7 @@ class TrafficPlanner:
         if not plan.sessions:
             raise BadOption("the workload has no session for this load")
         return Traffic(
-            lambda: iter(()), plan, None, None, None, None, None, plan.shape_sha256, plan.sha256,
+            None, plan, None, None, None, None, None, plan.shape_sha256, plan.sha256,
             limits.cache, endless, play,
         )  # fmt: skip
 
@@ -353,17 +358,14 @@ class TrafficPlanner:
         """Sessions per second of the workload itself; cached because a trace must be read to its end."""
         return self._workload.own_rate_per_s() if isinstance(self._workload, SupportsOwnRate) else None
 
-    def _primers(self, window: PlanFile, seed: Seed) -> Callable[[], Iterator[PlannedSession]]:
-        match self.experiment.trial.cache:
-            case Cache.COLD:
-                return lambda: iter(())
-            case Cache.WARM:
-                return lambda: (_primer(planned.session) for planned in window)
-            case Cache.PRIMED:
-                source = self._workload
-                if not isinstance(source, SupportsPrimers) or next(source.primers(self.tokenizer, seed), None) is None:
-                    raise BadOption("this workload shares no system prompts to prime a cache with; use cold or warm")
-                return lambda: (_primer(session) for session in source.primers(self.tokenizer, seed))
+    def _primed(self, seed: Seed, endless: EndlessCache) -> PlanFile:
+        """The shared system prompts of a load, which fill the cache before it."""
+        shared = self._workload.primers(self.tokenizer, seed) if isinstance(self._workload, SupportsPrimers) else ()
+        plan = self._file(_part(seed, "primers"), map(_primer, shared), endless)
+        plan.write()
+        if not plan.sessions:
+            raise BadOption("this workload shares no system prompts to prime a cache with; use cold or warm")
+        return plan
 
 
 class _Arrivals:
@@ -425,7 +427,7 @@ def _shortened(planned: PlannedSession) -> PlannedSession:
     return PlannedSession(msgspec.structs.replace(planned.session, turns=turns), None)
 
 
-def _primer(session: Session) -> PlannedSession:
+def _primer(session: Session, places: tuple[PromptPlace, ...] = ()) -> PlannedSession:
     """The session as it fills a cache: one output token per answer, no pauses."""
     turns = tuple(msgspec.structs.replace(turn, output_tokens=1, think_s=0.0, lags_s=()) for turn in session.turns)
-    return PlannedSession(msgspec.structs.replace(session, turns=turns), None)
+    return PlannedSession(msgspec.structs.replace(session, turns=turns), None, places=places)

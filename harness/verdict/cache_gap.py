@@ -283,16 +283,16 @@ class _Simulation:
         """What hits without rounding to blocks, and with the history in equal tokens, if these causes are not there."""
         call = self._calls[number]
         before = None if call.before is None else self._calls[call.before]
-        if setting.in_blocks or before is None or not self._has_ended(before, call):
+        if setting.in_blocks or (before is not None and not self._has_ended(before, call)):
             return hit_tokens
         shared = call.request.shared_tokens
-        if not setting.in_templates and call.request.goes_on:
+        if before is not None and not setting.in_templates and call.request.goes_on:
             shared = max(shared, before.tokens + before.generated)
-        elif setting.keeps_generated and shared >= before.tokens:
+        elif before is not None and setting.keeps_generated and shared >= before.tokens:
             # The prompt holds the previous one and its recorded answer.
             shared = min(call.tokens, before.tokens + before.generated)
         most = min(shared, call.tokens - 1)
-        if setting.in_templates and most >= hit_tokens + self._size:
+        if (setting.in_templates or before is None) and most >= hit_tokens + self._size:
             return hit_tokens  # not all of its whole blocks are cached
         return max(hit_tokens, most)
 

@@ -30,6 +30,18 @@ def test_an_endless_cache_hits_the_longest_prefix_of_any_earlier_prompt(
     assert cache.distinct_blocks == len(blocks)
 
 
+@given(prompts=PROMPTS, block_tokens=st.integers(1, 5))
+def test_what_prompts_share_is_known_to_the_token_behind_blocks_where_others_have_parted(
+    prompts: list[list[int]], block_tokens: int
+) -> None:
+    cache, parted = EndlessCache(block_tokens), list[tuple[list[int], int]]()
+    for ids in prompts:
+        hit = cache.add(ids)
+        common = [(common_tokens(ids, earlier), at) for earlier, at in parted]
+        assert cache.last_shared == max((tokens for tokens, at in common if at == hit <= tokens), default=hit)
+        parted.append((ids, hit))
+
+
 @given(ids=st.lists(st.integers(0, 300_000), max_size=40), block_tokens=st.integers(1, 8))
 def test_a_block_is_named_by_everything_up_to_its_end(ids: list[int], block_tokens: int) -> None:
     names = list(block_hashes(ids, block_tokens))

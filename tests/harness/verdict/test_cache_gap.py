@@ -31,6 +31,7 @@ class Trial:
         before = self._last.get(key, [])
         pairs = zip(before, ids, strict=False)
         shared = next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(before), len(ids)))
+        shared = shared if before else self.prompts.last_shared
         turn = sum(r.session == session for r in self.requests)
         at_ns = 2 * S * len(self.requests)
         values: dict[str, Any] = {
@@ -97,6 +98,19 @@ def test_where_beginnings_of_blocks_hit_nothing_is_lost_to_rounding():
     gaps = trial.gaps(PrefixCacheFacts(True, 16, hits_to_the_token=True))
     assert tokens(gaps) == {CacheCause.GENERATED: 20, CacheCause.TEMPLATE: 0}
     assert gaps.whole.unexplained == pytest.approx(0)
+
+
+def test_sessions_share_a_system_prompt_to_its_last_token_where_beginnings_of_blocks_hit():
+    trial, system = Trial(), ids(24)
+    for number in range(5):
+        trial.send(f"s{number}", [*system, *ids(50, number + 1)], 24 * (number > 0))
+    to_the_token = PrefixCacheFacts(True, 16, hits_to_the_token=True)
+    # The second prompt parts from the first one in a block whose tokens are not kept.
+    found = 16 + 3 * 24
+    assert trial.gaps(to_the_token).whole.ideal == pytest.approx(found / (5 * 74))
+    assert tokens(trial.gaps(to_the_token)).get(CacheCause.ROUNDING) is None
+    assert tokens(trial.gaps())[CacheCause.ROUNDING] == 3 * 8
+    assert trial.gaps().whole.ideal == pytest.approx(found / (5 * 74))
 
 
 def test_beginnings_of_blocks_hit_only_behind_blocks_that_were_not_evicted():

@@ -58,6 +58,32 @@ def test_what_a_small_cache_evicts_is_what_a_large_one_finds(trace: str, tmp_pat
     assert CacheCause.EVICTION not in large.parts
 
 
+def steady_gaps_of(workload: dict[str, Any], trial: dict[str, Any], root: Path) -> CacheGaps:
+    trial = {"warm_up_s": 0.0, "ramp_s": 1.0, "duration_s": 3.0, "min_requests": 8} | trial
+    experiment = virtual_experiment(["a"], [{"concurrency": 4}], workload=workload, trial=trial, repeats=1)
+    (found,) = cache_gaps_of(virtual_run(experiment, {"a": engine(None)}, root))
+    return found.gaps
+
+
+def test_histories_of_sessions_in_progress_can_be_found(trace: str, tmp_path: Path):
+    """Each window holds one or two calls of a session, whose prefixes were sent before the load."""
+    options = {"path": trace, "format": "claude-code", "repeat": True, "salt": True}
+    whole = steady_gaps_of({"name": "trace", "options": options}, {}, tmp_path).whole
+    assert whole.observed is not None
+    assert whole.observed > 0.5
+    assert whole.unexplained == pytest.approx(0, abs=0.02)
+
+
+@pytest.mark.parametrize("cache", ["primed", "warm"])
+def test_what_fills_the_cache_before_the_load_can_be_found(cache: str, tmp_path: Path):
+    """With ``primed`` the system prompt, with ``warm`` all of every prompt."""
+    workload = {"name": "structured-output", "options": {"scale": 2.0}}
+    whole = steady_gaps_of(workload, {"cache": cache}, tmp_path).whole
+    assert whole.observed is not None
+    assert (whole.observed > 0.9) == (cache == "warm")
+    assert whole.unexplained == pytest.approx(0, abs=0.02)
+
+
 def test_a_cache_that_is_off_is_named(trace: str, tmp_path: Path):
     gaps = gaps_of(trace, tmp_path, engine(None, None))
     assert largest_cause(gaps.whole) is CacheCause.OFF
