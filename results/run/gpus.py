@@ -1,6 +1,6 @@
 """The number of GPUs that an engine uses, from the memory that its starts took."""
 
-from bakeoff.results.records import Startup
+from bakeoff.results.records import FaultAction, Startup
 from bakeoff.results.run.run import Run
 
 _IN_USE_BYTES = 1 << 30
@@ -8,8 +8,14 @@ _IN_USE_BYTES = 1 << 30
 
 
 def gpus_used(run: Run, engine: str) -> int | None:
-    """The most GPUs that a start of the engine took; None if no start showed one."""
-    starts = [trial.record.startup for trial in run.finished if trial.record.engine == engine]
+    """The most GPUs that a start of the engine took.
+
+    None if no start showed one, or if a replica was started under load: its GPUs were not looked at.
+    """
+    records = [trial.record for trial in run.finished if trial.record.engine == engine]
+    if any(fault.action is FaultAction.START for record in records for fault in record.faults):
+        return None
+    starts = [record.startup for record in records]
     return max((_grown(start) for start in starts if start), default=0) or None
 
 

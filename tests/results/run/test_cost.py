@@ -14,7 +14,7 @@ from bakeoff.results.prices import Prices, TokenPrices, prices_from, token_price
 from bakeoff.results.report import print_costs, render_html
 from bakeoff.results.run.cost import CellCost, Figure, costs, trial_costs
 from bakeoff.results.run.run import Run
-from tests.results.amending import taking_gpus
+from tests.results.amending import amend_trial, taking_gpus
 from tests.results.builders import FAST, SLOW, Sheet, build_run
 
 PUBLISHED = Path(__file__).resolve().parents[3] / "docs" / "results"
@@ -144,6 +144,15 @@ def test_gpus_are_those_whose_memory_the_engine_took(tmp_path: Path):
     assert (first.gpus, first.figures[Figure.HOUR].centre) == (2, pytest.approx(7.0))
     (first, *_) = costs([run], Prices(gpu_hour=3.5, gpus=8))
     assert (first.gpus, first.figures[Figure.HOUR].centre) == (8, pytest.approx(28.0))
+
+
+def test_gpus_of_a_replica_that_was_started_under_load_are_not_known(tmp_path: Path):
+    run = taking_gpus(two_engines(tmp_path), 2)
+    amend_trial(run.path, run.finished[0].record.id, faults=[{"action": "start", "replica": "b", "begun_ns": 1}])
+    costs_of = {cost.engine: cost for cost in costs([results.load(run.path)], Prices(gpu_hour=3.5))}
+    first = costs_of[run.finished[0].record.engine]
+    assert first.gpus is None
+    assert "--price gpus" in first.reasons[Figure.HOUR]
 
 
 def test_an_engine_without_a_price_is_named_and_others_are_not_lost(tmp_path: Path):
