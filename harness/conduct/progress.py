@@ -85,6 +85,7 @@ class Estimate:
         self.trials = len(self._left)
         self._expected = ExpectedLength(experiment)
         self._trials_s: dict[tuple[str, str], float] = {}
+        self._ratios: list[float] = []  # of the trials so far to what was expected of them
         self._starts_s: dict[str, float] = {}
         self._guesses_s = {engine.name: _ATTACH_S if engine.addresses else _START_S for engine in experiment.engines}
         self._starting_since_ns = 0
@@ -102,19 +103,37 @@ class Estimate:
                 record = event.record
                 self.trials += record.replaces is not None
                 self._left = [plan for plan in self._left if plan.id != record.id]
-                self._trials_s[record.engine, record.load.label] = (record.ended_ns - record.started_ns) / NS_PER_S
+                trial_s = (record.ended_ns - record.started_ns) / NS_PER_S
+                self._trials_s[record.engine, record.load.label] = trial_s
+                self._ratios.append(trial_s / self._expected.of(record.load))
             case _:
                 pass
 
     def left_s(self) -> float:
-        """Seconds left. A future start is taken to last as long as the engine's last one, else as the mean of all."""
+        """Seconds left.
+
+        A future start is taken to last as long as the engine's last one, else as the mean of all; a trial as long as
+        the engine's last one under this load, else by as much more than expected as the trials so far.
+        """
         to_start = {(plan.engine, plan.repeat) for plan in self._left} - {self._running}
         mean_s = fmean(self._starts_s.values()) if self._starts_s else None
         starts_s = sum(self._starts_s.get(engine, mean_s or self._guesses_s[engine]) for engine, _ in to_start)
+        ratio = fmean(self._ratios) if self._ratios else 1.0
         trials_s = sum(
-            self._trials_s.get((plan.engine, plan.load.label), self._expected.of(plan.load)) for plan in self._left
+            self._trials_s.get((plan.engine, plan.load.label), ratio * self._expected.of(plan.load))
+            for plan in self._left
         )
         return starts_s + trials_s
+
+    @property
+    def text(self) -> str:
+        """The time left: ``about 2:10``."""
+        return f"{self.hedge} {clock_text(self.left_s())}"
+
+    @property
+    def hedge(self) -> str:
+        """``about``; ``at least`` before the first trial where sessions have histories to send, however long."""
+        return "at least" if self._expected.has_histories and not self._ratios else "about"
 
 
 class QuietObserver:
@@ -161,7 +180,7 @@ class PlainObserver:
                 self._print(f"preparing {event.engine}, repeat {event.turn}")
             case TrialFinished():
                 number = len(log.finished)
-                left = f", about {clock_text(self._estimate.left_s())} left" if number < self._estimate.trials else ""
+                left = f", {self._estimate.text} left" if number < self._estimate.trials else ""
                 self._print(f"[{number}/{self._estimate.trials}] {trial_line(event.record)}{left}")
             case _:
                 pass
@@ -212,7 +231,7 @@ class LiveObserver:
     def __init__(self, bar: Progress, experiment: Experiment) -> None:
         self._bar = bar
         self._estimate = Estimate(experiment)
-        self._task = bar.add_task("preparing", total=self._estimate.trials, ends_s=None)
+        self._task = bar.add_task("preparing", total=self._estimate.trials, ends_s=None, hedge="")
 
     def fetching(self, have_bytes: int, total_bytes: int | None) -> None:
         """Show the bytes downloaded so far."""
@@ -239,7 +258,8 @@ class LiveObserver:
         self._show(f"{_trial_text(plan)}: {stage.value}")
 
     def _show(self, text: str) -> None:
-        self._bar.update(self._task, description=text, ends_s=self._bar.get_time() + self._estimate.left_s())
+        ends_s = self._bar.get_time() + self._estimate.left_s()
+        self._bar.update(self._task, description=text, ends_s=ends_s, hedge=self._estimate.hedge)
 
 
 class _LeftColumn(ProgressColumn):
@@ -250,7 +270,8 @@ class _LeftColumn(ProgressColumn):
     def render(self, task: Task) -> Text:
         """See :class:`rich.progress.ProgressColumn`."""
         ends_s: float | None = task.fields["ends_s"]
-        return Text("" if ends_s is None else f"about {clock_text(max(0.0, ends_s - task.get_time()))} left")
+        left = "" if ends_s is None else clock_text(max(0.0, ends_s - task.get_time()))
+        return Text(f"{task.fields['hedge']} {left} left" if left else "")
 
 
 def plan_text(experiment: Experiment) -> str:
@@ -258,8 +279,7 @@ def plan_text(experiment: Experiment) -> str:
     plan = experiment.plan()
     engines, loads = len(experiment.engines), len(experiment.loads)
     counts = f"{_counted(engines, 'engine')} at {_counted(loads, 'load')}, {_counted(experiment.repeats, 'repeat')}"
-    trials, left = _counted(len(plan), "trial"), clock_text(Estimate(experiment).left_s())
-    return f"{experiment.workload.name} to {counts}: {trials}, about {left}"
+    return f"{experiment.workload.name} to {counts}: {_counted(len(plan), 'trial')}, {Estimate(experiment).text}"
 
 
 def _counted(number: int, what: str) -> str:

@@ -7,7 +7,8 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from bakeoff.harness.conduct.progress import Estimate, PlainObserver, QuietObserver, Stage
+from bakeoff.engines import EngineSpec
+from bakeoff.harness.conduct.progress import Estimate, PlainObserver, QuietObserver, Stage, plan_text
 from bakeoff.harness.conduct.run import create_run, run_experiment
 from bakeoff.harness.conduct.world import inside
 from bakeoff.harness.experiment.config import Experiment, WorkloadConfig
@@ -55,7 +56,7 @@ def test_the_estimate_uses_measured_starts_and_trials(experiment: Experiment) ->
 
     estimate.event(TrialFinished(record=record(first, 20)))
     estimate.event(EngineStarting(t_ns=60 * S, engine=second.engine, turn=1, start=1))
-    assert estimate.left_s() == pytest.approx(3 * 40 + 20 + 2 * 15)
+    assert estimate.left_s() == pytest.approx(3 * 40 + 20 + 2 * 20), "b's trials are taken to need as much more time"
 
     estimate.event(EngineStarted(t_ns=62 * S, engine=second.engine, turn=1))
     estimate.event(TrialFinished(record=record(second, 15)))
@@ -76,6 +77,19 @@ def test_pauses_of_the_workload_lengthen_the_expected_trials_of_a_closed_loop(ex
     users, arrivals = Load(concurrency=8), Load(rate_per_s=1.0, arrival="poisson")
     assert quick.of(users) == quick.of(arrivals) == slow.of(arrivals) == pytest.approx(15)
     assert slow.of(users) > 60
+
+
+def test_before_the_first_trial_the_time_of_histories_is_not_known(experiment: Experiment) -> None:
+    sessions = msgspec.structs.replace(experiment, workload=WorkloadConfig(name="multi-turn"))
+    assert " about " in plan_text(experiment)
+    assert " at least " in plan_text(sessions)
+    without_cache = msgspec.structs.replace(sessions, spec=EngineSpec(enable_prefix_caching=False))
+    assert " about " in plan_text(without_cache)
+    estimate = Estimate(sessions)
+    expected_s = ExpectedLength(sessions).of(sessions.loads[0])
+    estimate.event(TrialFinished(record=record(sessions.plan()[0], 3 * expected_s)))
+    assert estimate.text.startswith("about ")
+    assert estimate.left_s() == pytest.approx(3 * (6 + 3 * expected_s))
 
 
 def test_a_stage_is_printed_after_a_long_silence_alone(experiment: Experiment) -> None:
