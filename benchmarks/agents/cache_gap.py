@@ -1,8 +1,10 @@
 """The parts of the cache gap against runs in which their causes are removed: ``python -m benchmarks.agents.cache_gap``.
 
-Each case is a trace of random sessions that share prefixes, played from the first call in virtual time by an engine
-with a prefix cache. The run is repeated with its causes removed one after the other: a cache without limit, no salt,
-blocks of one token. A part of the first run should be the rise of the engine's own hit share from one run to the next.
+Each case is a trace of random sessions that share prefixes, played in virtual time by an engine with a prefix cache:
+from the first call, or as a load in its long run, which begins with sessions in progress. The run is repeated with its
+causes removed one after the other: a cache without limit, no salt, blocks of one token. A part of the first run should
+be the rise of the engine's own hit share from one run to the next. Loads in their long run have no salt: without it
+they would consist of other sessions.
 """
 
 import argparse
@@ -31,12 +33,14 @@ class Case(msgspec.Struct, frozen=True):
         block_tokens: of the cache.
         is_salted: whether plays of a session have words of their own.
         concurrency: sessions at once.
+        is_steady: whether the load is in its long run.
     """
 
     cache_tokens: int | None
     block_tokens: int
     is_salted: bool
     concurrency: int
+    is_steady: bool = False
 
 
 def trace(rng: random.Random) -> list[dict[str, Any]]:
@@ -63,18 +67,20 @@ def case_of(rng: random.Random, tokens: int) -> Case:
     """A random case for a trace with so many prompt tokens."""
     size = rng.choice([None, rng.uniform(0.05, 0.4)])
     capacity = None if size is None else max(1024, round(size * tokens))
-    return Case(capacity, rng.choice([16, 32, 64]), rng.random() < 0.5, rng.randint(2, 6))
+    case = Case(capacity, rng.choice([16, 32, 64]), rng.random() < 0.5, rng.randint(2, 6))
+    return msgspec.structs.replace(case, is_steady=not case.is_salted and rng.random() < 0.5)
 
 
 def measured(case: Case, path: Path, sessions: int, root: Path) -> CacheGap:
     """The cache gap of a run."""
     options = {"path": str(path), "format": "claude-code", "repeat": True, "salt": case.is_salted}
+    steady = {"warm_up_s": 0.0, "ramp_s": 2.0, "duration_s": 10.0, "min_requests": 20}
     experiment = virtual_experiment(
         ["engine"],
         [{"concurrency": case.concurrency}],
         workload={"name": "trace", "options": options},
-        trial={"warm_up_s": 0.0, "max_requests": 2 * sessions},
-        rules="mlperf-endpoints",
+        trial=steady if case.is_steady else {"warm_up_s": 0.0, "max_requests": 2 * sessions},
+        rules="steady" if case.is_steady else "mlperf-endpoints",
         repeats=1,
     )
     engine = VirtualEngine(

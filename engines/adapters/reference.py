@@ -203,7 +203,8 @@ class ReferenceEngine(ServerEngine):
         block_tokens, blocks = config.get("block_size"), config.get("num_blocks")
         capacity_tokens = block_tokens * blocks if block_tokens and blocks else None
         is_on = config.get("enable_prefix_caching")
-        return PrefixCacheFacts(is_on, block_tokens, capacity_tokens, hits_to_the_token=True)
+        to_the_token = config.get("hits_to_the_token", True)  # virtual engines find whole blocks
+        return PrefixCacheFacts(is_on, block_tokens, capacity_tokens, hits_to_the_token=to_the_token)
 
     async def describe(self, server: Server) -> dict[str, Any]:
         """Versions and all resolved settings, from ``/version``."""

@@ -209,9 +209,9 @@ def last_answered(session: Session, ended: Sequence[int], play: str = "") -> Ite
         ended: positions of the calls that have been answered, in order.
         play: see :attr:`~bakeoff.workloads.plan.PlannedSession.play`.
     """
-    last = {session.turns[number].agent: session.turns[number] for number in ended}
-    for turn in last.values():
-        yield _seen(session, turn, play)
+    last = {session.turns[number].agent: number for number in ended}
+    for number in last.values():
+        yield _seen(session, number, play)
 
 
 class Answered(NamedTuple):
@@ -236,15 +236,15 @@ def answered(session: Session, begun: Begun, play: str = "") -> list[Answered]:
     """What each agent of a session in progress has asked; arguments as of :func:`rest_of`."""
     ended = set(begun.ended)
     going_on = {turn.agent for number, turn in enumerate(session.turns) if number not in ended}
-    calls: dict[str, list[tuple[Turn, float]]] = defaultdict(list)
+    calls: dict[str, list[tuple[int, float]]] = defaultdict(list)
     for number, age_s in zip(begun.ended, begun.ages_s, strict=True):
-        calls[session.turns[number].agent].append((session.turns[number], age_s))
+        calls[session.turns[number].agent].append((number, age_s))
     return [
         Answered(
             of_agent[-1][1],
             agent in going_on,
-            _opening(of_agent[0][0]),
-            *(_seen(session, turn, play) for turn in (of_agent[0][0], of_agent[-1][0])),
+            _opening(session.turns[of_agent[0][0]]),
+            *(_seen(session, number, play) for number in (of_agent[0][0], of_agent[-1][0])),
         )
         for agent, of_agent in calls.items()
     ]
@@ -264,9 +264,9 @@ def cached(seen: Sequence[Answered]) -> tuple[PlannedSession, ...]:
     return (*kinds.values(), *(agent.last for agent in kept))
 
 
-def _seen(session: Session, turn: Turn, play: str) -> PlannedSession:
-    alone = first_alone(msgspec.structs.replace(turn, output_tokens=1))
-    return PlannedSession(msgspec.structs.replace(session, turns=(alone,)), None, play=play)
+def _seen(session: Session, number: int, play: str) -> PlannedSession:
+    alone = first_alone(msgspec.structs.replace(session.turns[number], output_tokens=1))
+    return PlannedSession(msgspec.structs.replace(session, turns=(alone,)), None, (number,), play=play)
 
 
 def _opening(turn: Turn) -> str:

@@ -168,7 +168,7 @@ def _hurried(session: Session, calls: tuple[int, ...], play: str) -> PlannedSess
     turns = tuple(
         msgspec.structs.replace(turn, output_tokens=1, think_s=0.0, lags_s=()) for turn in kept(session.turns, calls)
     )
-    return PlannedSession(msgspec.structs.replace(session, turns=turns), None, play=play)
+    return PlannedSession(msgspec.structs.replace(session, turns=turns), None, tuple(sorted(calls)), play=play)
 
 
 def _least_s(session: Session, cap_s: float) -> float:

@@ -19,7 +19,16 @@ import msgspec
 
 from bakeoff.engines.base import PrefixCacheFacts
 from bakeoff.harness.verdict.call_caches import Cache, cache_of
-from bakeoff.results.records import AssumedRouting, CacheCause, CacheGap, CacheGaps, Outcome, RequestRecord, Window
+from bakeoff.results.records import (
+    AssumedRouting,
+    CacheCause,
+    CacheGap,
+    CacheGaps,
+    Outcome,
+    Phase,
+    RequestRecord,
+    Window,
+)
 from bakeoff.results.run.groups import turn_range
 from bakeoff.workloads.prefixes import NO_BLOCK, EndlessCache
 
@@ -72,6 +81,12 @@ class _Call(msgspec.Struct):
     request: RequestRecord
     before: int | None = None
     after: int | None = None
+
+    @property
+    def block(self) -> int:
+        """The prompt's last full block."""
+        assert self.request.block is not None, "calls without it are left out"
+        return self.request.block
 
     @property
     def tokens(self) -> int:
@@ -198,11 +213,7 @@ class _Simulation:
         self._size = block_tokens
         self._facts = caches
         self._step = max(1, block_tokens // prompts.block_tokens)
-        plays: dict[tuple[str, int], int] = {}
-        self._first_play = list(range(len(calls)))
-        if is_salted:
-            keys = ((call.request.session, call.request.turn) for call in calls)
-            self._first_play = [plays.setdefault(key, number) for number, key in enumerate(keys)]
+        self._unsalted = _unsalted(calls, prompts) if is_salted else {}
 
     def hits(self, setting: _Setting) -> list[int]:
         """Tokens of each call's prompt that hit."""
@@ -229,7 +240,7 @@ class _Simulation:
                 case _Event.ENDED:
                     admitted = cache.end(number, block)
             for each, cached in admitted:
-                prompt = self._named_by(each, setting).block, self._calls[each].tokens  # equal for equal prompts
+                prompt = self._named(self._calls[each].block, setting), self._calls[each].tokens  # equal if prompts are
                 most = self._most(self._calls[each])
                 hit = min(cached * self._size, most)
                 is_whole = not setting.in_blocks and hit == most and prompt in seen
@@ -302,13 +313,30 @@ class _Simulation:
 
     def _blocks(self, number: int, setting: _Setting) -> Sequence[int]:
         """Names of the full blocks of a prompt."""
-        block = self._named_by(number, setting).block
-        assert block is not None
-        return self._prompts.blocks_to(block)[self._step - 1 :: self._step]
+        names = self._prompts.blocks_to(self._calls[number].block)[self._step - 1 :: self._step]
+        return names if setting.by_play or not self._unsalted else [self._named(name, setting) for name in names]
 
-    def _named_by(self, number: int, setting: _Setting) -> RequestRecord:
-        """The request whose blocks a prompt has: that of its session's first play, where salts are removed."""
-        return self._calls[number if setting.by_play else self._first_play[number]].request
+    def _named(self, block: int, setting: _Setting) -> int:
+        """The name of a block, which all plays of a session share where salts are removed."""
+        return block if setting.by_play else self._unsalted.get(block, block)
+
+
+def _unsalted(calls: Sequence[_Call], prompts: EndlessCache) -> dict[int, int]:
+    """For blocks of later plays of a session, the block in the same place of an earlier one, which differs in its salt.
+
+    A play need not have the calls that another one had: each prompt goes on from what is known of its play. Plays in
+    different phases of a trial have other words with or without salt, unless the words are recorded.
+    """
+    names: dict[int, int] = {}
+    earlier: dict[tuple[str, int, Phase], list[int]] = {}
+    for call in calls:
+        blocks, key = prompts.blocks_to(call.block), (call.request.session, call.request.turn, call.request.phase)
+        if key in earlier:
+            for block, same in zip(blocks, earlier[key], strict=False):
+                names.setdefault(block, same)
+        else:
+            earlier[key] = [names.get(block, block) for block in blocks]
+    return names
 
 
 def _calls(requests: Sequence[RequestRecord]) -> list[_Call]:

@@ -115,7 +115,8 @@ class VirtualEngine(msgspec.Struct, frozen=True, kw_only=True):
         if self.cache_block_tokens is None:
             return {"enable_prefix_caching": False}
         size = {} if self.cache_tokens is None else {"num_blocks": self.cache_tokens // self.cache_block_tokens}
-        return {"enable_prefix_caching": True, "block_size": self.cache_block_tokens, **size}
+        blocks = {"block_size": self.cache_block_tokens, "hits_to_the_token": False}
+        return {"enable_prefix_caching": True, **blocks, **size}
 
     def __post_init__(self) -> None:
         problem = next((message for valid, message in _checks(self) if not valid), None)
