@@ -186,6 +186,8 @@ class Draft:
         need = self._cache.need(request, end)
         while not self._fits(need):
             victim = max(self.victims(), key=self._preemption_key)
+            if victim is request and self._cache.has_windows and request.num_settled < request.num_computed:
+                return  # its steps in flight free what leaves its window: without these blocks it might never fit
             self._preempt(victim)
             if victim is request:
                 return

@@ -48,7 +48,7 @@ class Life(RuleBasedStateMachine):
             self.room = run * size
         if visible == GROUPS[1] and policy == "continuous":
             self.room = 3 * blocks * size  # blocks come free again
-            blocks = max(blocks, (7 + TOKENS) // size + 3)
+            blocks = -(-(7 + TOKENS) // size) + 2 + blocks % 4  # the engine starts with no fewer
         self.runner = RememberingRunner(size, VOCABULARY, visible)
         self.bench = Bench(
             self.runner, blocks=blocks, size=size, seqs=seqs, tokens=TOKENS, caching=caching, visible=visible,
