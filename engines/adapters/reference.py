@@ -56,12 +56,16 @@ class ReferenceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     """Host memory for ``swap``."""
     priority_patience_steps: int | None = None
     """Scheduling steps of waiting time that one priority level is worth."""
+    max_mixed_tokens: int | None = None
+    """Tokens of a step that computes decodes and prompts, unless more prompts wait than two such steps hold."""
     max_queue: int | None = None
     """Maximum number of waiting requests; further ones get HTTP 429."""
     attention_window: int | None = None
     """Sliding attention window of every layer, in tokens."""
     attention_sinks: int | None = None
     """First tokens that remain visible outside the window."""
+    sink_positions: str | None = None
+    """Where these are seen: at their place in the ``text``, or right before the window, ``cache`` (StreamingLLM)."""
     kv_budget: int | None = None
     """Tokens that each layer and KV head keeps (H2O cache eviction)."""
     kv_heavy: int | None = None
@@ -80,6 +84,10 @@ class ReferenceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     """CPU threads per process; the default divides the cores among the processes."""
     data_parallel_size: int | None = None
     """Number of replicas of the model behind one port."""
+    context_parallel_size: int | None = None
+    """Processes that each have the whole model and share out the tokens of long prompts."""
+    expert_parallel: bool | None = None
+    """Whether each process of ``tensor_parallel_size`` has whole experts instead of a part of each."""
     drain_timeout_s: int | None = None
     """Seconds that running requests get to finish after SIGTERM."""
     profile_dir: str | None = None

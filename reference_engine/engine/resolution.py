@@ -191,6 +191,10 @@ def resolve_device(wanted: str) -> str:
 def _check_experts(config: EngineConfig, model: ModelConfig) -> None:
     if not isinstance(model, MoeConfig):
         raise ConfigError(f"--expert-parallel is for mixtures of experts, and {model.model_type} is none; leave it out")
+    if config.tensor_parallel_size == 1:
+        raise ConfigError(
+            "--expert-parallel shares out experts among the processes of --tensor-parallel-size, which is 1; raise it"
+        )
     if config.tensor_parallel_size > model.num_experts:
         raise ConfigError(
             f"--expert-parallel: {config.tensor_parallel_size} processes are more than the model's "

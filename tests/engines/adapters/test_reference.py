@@ -1,6 +1,7 @@
 """Adapter of the reference engine: command line."""
 
 import asyncio
+import dataclasses
 import importlib.util
 import sys
 from typing import Any
@@ -15,6 +16,7 @@ from bakeoff.engines.adapters.reference import ReferenceEngine, ReferenceOptions
 from bakeoff.engines.errors import BadOption, ModelNotFound, NotInstalled
 from bakeoff.installation import how_to_install
 from bakeoff.reference_engine.__main__ import build_parser
+from bakeoff.reference_engine.core.config import EngineConfig
 
 MODEL = Model("smol", "/models/smol", "0" * 64)
 FIXED = ("serve", "--model", "/models/smol", "--served-model-name", "smol", "--host", "127.0.0.1", "--port", "9000")
@@ -33,6 +35,7 @@ OPTIONS = {
     "max_queue": 5,
     "attention_window": 64,
     "attention_sinks": 4,
+    "sink_positions": "cache",
     "kv_budget": 32,
     "kv_heavy": 16,
     "cuda_graphs": False,
@@ -42,6 +45,9 @@ OPTIONS = {
     "overlap": False,
     "threads": 2,
     "data_parallel_size": 2,
+    "context_parallel_size": 2,
+    "expert_parallel": False,
+    "max_mixed_tokens": 512,
     "drain_timeout_s": 3,
     "profile_dir": "/profiles",
     "step_log_dir": "/steps",
@@ -84,6 +90,12 @@ def test_each_setting_is_one_flag_with_its_value(name: str, value: object) -> No
     flag = name.replace("_", "-")
     shown = (f"--no-{flag}",) if value is False else (f"--{flag}", str(value))
     assert launch(**{name: value}).argv[3:] == (*FIXED, *shown)
+
+
+def test_every_setting_of_the_engine_is_an_option() -> None:
+    settings = {field.name for field in dataclasses.fields(EngineConfig)}
+    known = {*ReferenceOptions.__struct_fields__, *EngineSpec.__struct_fields__}
+    assert settings - known == {"model", "served_model_name", "host", "port", "gpu_memory_utilization"}
 
 
 def test_a_switch_that_is_on_is_a_flag_without_a_value() -> None:

@@ -178,6 +178,12 @@ def test_only_mixtures_have_whole_experts(tiny_config):
         resolve_config(tiny_config(tensor_parallel_size=2, expert_parallel=True), MODEL)
 
 
+def test_one_process_has_all_experts_anyway(tmp_path, save_checkpoint, tiny_config):
+    model = open_checkpoint(save_checkpoint(tmp_path, make_family("mixtral"))).config
+    with pytest.raises(ConfigError, match="--tensor-parallel-size, which is 1; raise it"):
+        resolve_config(tiny_config(expert_parallel=True), model)
+
+
 def test_more_processes_than_experts_are_refused(tmp_path, save_checkpoint, tiny_config):
     model = open_checkpoint(save_checkpoint(tmp_path, make_family("mixtral", num_local_experts=2))).config
     with pytest.raises(ConfigError, match="4 processes are more than the model's 2 experts; lower --tensor-parallel"):
