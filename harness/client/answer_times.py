@@ -42,7 +42,7 @@ class AnswerTimes:
         first_ns = request.read_ns[0] - request.planned_ns
         self._first_ns += first_ns
         self._least_first_ns = first_ns if self._least_first_ns is None else min(first_ns, self._least_first_ns)
-        later_tokens = max(0, request.session.wire.turns[request.number].requested_output_tokens - 1)
+        later_tokens = max(0, request.requested_output_tokens - 1)
         self._rest_ns += request.ended_ns - request.read_ns[0]
         self._squared_ns += (request.ended_ns - request.planned_ns) ** 2
         self._rest_tokens += later_tokens

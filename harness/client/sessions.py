@@ -39,6 +39,11 @@ class RequestInFlight(StreamLog):
         return FAILURE_PAUSE_NS if self.has_failed and self.end is not StreamEnd.TIMEOUT else 0
 
     @property
+    def requested_output_tokens(self) -> int:
+        """Tokens that its answer should have."""
+        return self.session.wire.turns[self.number].requested_output_tokens
+
+    @property
     def is_streamed(self) -> bool:
         """Whether its answer is a stream of events."""
         return self.session.wire.turns[self.number].request.is_streamed

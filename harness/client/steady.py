@@ -19,6 +19,7 @@ from bakeoff.harness.client.orders import Ramped, Reply, Steady, WindowAnswered,
 from bakeoff.harness.client.session_feed import PreparedSession, SessionFeed
 from bakeoff.harness.client.sessions import RequestInFlight, SessionRunner
 from bakeoff.harness.host.clock import Clock
+from bakeoff.results.records import Pace
 from bakeoff.results.units import NS_PER_S
 
 RAMP_ANSWERS, RAMP_ANSWERS_QUEUED = 2.0, 10.0
@@ -26,7 +27,9 @@ RAMP_ANSWERS, RAMP_ANSWERS_QUEUED = 2.0, 10.0
 open loop whose requests queue they are more, since a queue takes longest to reach its long run, and without the waits,
 which grow for ever on an overloaded engine."""
 OVERDUE_ANSWERS = 3.0
-"""A request is overdue after this many mean answer times of the ramp."""
+"""A request is overdue after this many answer times: the mean of the ramp, or that of an answer of its length if it is
+longer. Where one answer in ten is forty times as long as the others, most of those in flight are long ones, which a
+mean would call overdue."""
 _CHECK_GROWTH = 1.25
 """The ramp's end is considered at times that grow by this factor."""
 _FIRST_CHECK_NS = 100_000_000
@@ -213,7 +216,9 @@ class SteadyLoad:
     # Ends of requests and sessions.
 
     def _request_ended(self, request: RequestInFlight) -> None:
-        if not self._is_ramped:
+        if self._is_ramped:
+            self._answers.add(request)
+        else:
             self._count(request)
         if self._pending is not None and self._opens_ns <= request.planned_ns < self._closes_ns:
             self._pending -= 1
@@ -284,12 +289,18 @@ class SteadyLoad:
     def _close(self) -> None:
         if self._pending is not None:
             return
-        planned_ns = [request.planned_ns for request in self._runner.in_flight()]
-        planned_ns += [planned for _, planned in self._waiting]
-        self._pending = sum(self._opens_ns <= planned < self._closes_ns for planned in planned_ns)
-        overdue_ns = self._closes_ns - OVERDUE_ANSWERS * self._answer_ns
-        overdue = sum(planned < overdue_ns for planned in planned_ns)
-        self._report(WindowClosed(int(self._closes_ns), len(planned_ns), overdue))
+        planned = [(request.planned_ns, request.requested_output_tokens) for request in self._runner.in_flight()]
+        planned += [
+            (planned_ns, session.wire.turns[0].requested_output_tokens) for session, planned_ns in self._waiting
+        ]
+        self._pending = sum(self._opens_ns <= planned_ns < self._closes_ns for planned_ns, _ in planned)
+        pace = self._answers.pace or Pace(0.0, 0.0)  # of the window, too: in a short ramp no long answer ends
+        expected_ns = [max(self._answer_ns, (pace.ttft_s + pace.token_s * tokens) * NS_PER_S) for _, tokens in planned]
+        overdue = sum(
+            self._closes_ns - planned_ns > OVERDUE_ANSWERS * answer_ns
+            for (planned_ns, _), answer_ns in zip(planned, expected_ns, strict=True)
+        )
+        self._report(WindowClosed(int(self._closes_ns), len(planned), overdue))
         self._check_answered()
         if self._share.concurrency is None:
             self._arrive()

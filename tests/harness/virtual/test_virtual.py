@@ -104,6 +104,25 @@ def test_a_search_finds_the_capacity_of_an_m_d_c_server(tmp_path: Path):
     assert search.level == pytest.approx(20.0, rel=0.1)
 
 
+def test_answers_that_take_long_because_they_are_long_are_waited_for(tmp_path: Path):
+    """One in ten takes 4 s instead of 0.2 s, so that most of those in flight when the window ends are long ones."""
+    rng, path = Random(1), tmp_path / "sessions.jsonl"
+    lengths = [400 if rng.random() < 0.1 else 10 for _ in range(1500)]
+    lines = [
+        msgspec.json.encode({"id": str(n), "turns": [{"input_tokens": 1, "output_tokens": length, "prompt": "word"}]})
+        for n, length in enumerate(lengths)
+    ]
+    path.write_bytes(b"\n".join(lines))
+    experiment = virtual_experiment(
+        ["a"], [{"rate_per_s": 60, "arrival": "poisson"}], repeats=1,
+        workload={"name": "sessions", "options": {"path": str(path)}},
+        trial={"warm_up_s": 0.0, "duration_s": 6.0, "ramp_s": 1.0},
+    )  # fmt: skip
+    engine = VirtualEngine(service=PerToken(Fixed(0.1), Fixed(0.01)), tokens_per_chunk=10)
+    (trial,) = virtual_run(experiment, {"a": engine}, tmp_path / "runs").finished
+    assert {request.outcome for request in trial.requests if trial.window.holds(request.planned_ns)} == {Outcome.OK}
+
+
 def test_an_overload_does_not_prolong_its_ramp(tmp_path: Path):
     """Waits that grow for ever are no service times, of which ten are enough."""
     load = {"rate_per_s": 15.0, "arrival": "poisson"}
