@@ -43,8 +43,8 @@ class EndlessCache:
 
     Attributes:
         last_block: number of the last full block of the prompt that was added last.
-        last_shared: leading tokens that earlier prompts began with, too. Where it is the first prompt that parts from
-            them in the middle of a block, tokens of that block do not count, since the block's tokens are not kept.
+        last_shared: leading tokens that earlier prompts began with. To the token among prompts that were added with
+            `to_the_token` and part behind the same block, but for the first that parts there; else whole blocks.
     """
 
     def __init__(self, block_tokens: int = BLOCK_TOKENS) -> None:
@@ -60,8 +60,13 @@ class EndlessCache:
         self._parents = array("q")
         """First block of each row of blocks that were new together, and the block before it."""
 
-    def add(self, ids: Sequence[int]) -> int:
-        """Add a prompt and return how many of its leading tokens hit."""
+    def add(self, ids: Sequence[int], *, to_the_token: bool = False) -> int:
+        """Add a prompt and return how many of its leading tokens hit, in whole blocks.
+
+        Args:
+            ids: of the prompt.
+            to_the_token: whether to keep its first tokens behind these, for `last_shared`: some hundred bytes.
+        """
         known = self._known
         hits, block, parting = 0, NO_BLOCK, NO_BLOCK
         digests = block_hashes(ids, self.block_tokens)
@@ -74,7 +79,9 @@ class EndlessCache:
                 break
             hits, block, parting = hits + 1, number, number
         hit_tokens = hits * self.block_tokens
-        self.last_shared = hit_tokens + self._part(parting, ids[hit_tokens : hit_tokens + self.block_tokens])
+        self.last_shared = hit_tokens
+        if to_the_token:
+            self.last_shared += self._part(parting, ids[hit_tokens : hit_tokens + self.block_tokens])
         self.last_block = block
         self.hit_tokens += hit_tokens
         self.prompt_tokens += len(ids)

@@ -106,8 +106,8 @@ class PlanFile:
         for number, turn in enumerate(planned.session.turns):
             self._turns += number
             ids = self._reader.ids(turn)
-            self._cache.add(ids)
             before = last.get(turn.agent)
+            self._cache.add(ids, to_the_token=before is None)
             shared = common_length(before[1], ids) if before else self._cache.last_shared
             places.append(PromptPlace(self._cache.last_block, shared, before is not None and goes_on(before[0], turn)))
             last[turn.agent] = turn, ids

@@ -36,7 +36,7 @@ def test_what_prompts_share_is_known_to_the_token_behind_blocks_where_others_hav
 ) -> None:
     cache, parted = EndlessCache(block_tokens), list[tuple[list[int], int]]()
     for ids in prompts:
-        hit = cache.add(ids)
+        hit = cache.add(ids, to_the_token=True)
         common = [(common_tokens(ids, earlier), at) for earlier, at in parted]
         assert cache.last_shared == max((tokens for tokens, at in common if at == hit <= tokens), default=hit)
         parted.append((ids, hit))

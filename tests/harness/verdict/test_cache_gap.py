@@ -26,9 +26,9 @@ class Trial:
     def send(
         self, session: str, ids: Sequence[int], cached: int | None = None, output: int = 10, **fields: Any
     ) -> None:
-        self.prompts.add(ids)
         key = session, fields.get("agent", "")
         before = self._last.get(key, [])
+        self.prompts.add(ids, to_the_token=not before)
         pairs = zip(before, ids, strict=False)
         shared = next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(before), len(ids)))
         shared = shared if before else self.prompts.last_shared
