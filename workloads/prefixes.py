@@ -95,7 +95,7 @@ class EndlessCache:
         beside = ends[max(0, place - 1) : place + 1]
         if end not in beside and len(ends) < _MOST_ENDS:
             ends.insert(place, end)
-        return max((_common_length(end, other) for other in beside), default=0) // array("I").itemsize
+        return max((common_length(end, other) for other in beside), default=0) // array("I").itemsize
 
     def blocks_to(self, block: int) -> list[int]:
         """Numbers of all blocks of the prompt that ends with this one, in order."""
@@ -112,8 +112,16 @@ class EndlessCache:
         return len(self._known)
 
 
-def _common_length(a: bytes, b: bytes) -> int:
-    return next((n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+def common_length(a: Sequence[int], b: Sequence[int], at_a: int = 0, at_b: int = 0) -> int:
+    """Number of equal elements from two positions on, by bisection: slices compare much faster than single elements."""
+    low, high = 0, min(len(a) - at_a, len(b) - at_b)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[at_a + low : at_a + middle] == b[at_b + low : at_b + middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 class Pin(NamedTuple, Generic[Name]):

@@ -3,8 +3,8 @@
 Each case is a trace of random sessions that share prefixes, played in virtual time by an engine with a prefix cache:
 from the first call, or as a load in its long run, which begins with sessions in progress. The run is repeated with its
 causes removed one after the other: a cache without limit, no salt, blocks of one token. A part of the first run should
-be the rise of the engine's own hit share from one run to the next. Loads in their long run have no salt: without it
-they would consist of other sessions.
+be the rise of the engine's own hit share from one run to the next. Loads in their long run have no salt: their phases
+have other words without it as well.
 """
 
 import argparse

@@ -2,8 +2,10 @@
 
 Both load one checkpoint of Llama-3.1-8B shapes with random weights, one after the other, in processes of their own. A
 fixed number of users sends prompts, each the next one once its answer has ended, with the lengths of `CASES`; greedy,
-exact lengths, prefix caching off. Each case is measured for ``--seconds``, then torch's profiler records the kernels of
-`PROFILED_STEPS` steps. Kernels are counted as matrix products, attention or others by their names.
+exact lengths, prefix caching off, and each engine's own limit of tokens a step. Each case is measured for
+``--seconds``, then torch's profiler records the kernels of `PROFILED_STEPS` steps. Kernels are counted as matrix
+products, attention or others by their names. Ours start before their inputs are ready and count that wait, so that
+their sums may exceed the time of the steps.
 """
 
 import argparse

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 
 import msgspec
 
+from bakeoff.workloads.prefixes import common_length
+
 _MIN_SHARED = 4096
 """Fewer shared bytes are kept as they are: short bodies are prepared in advance."""
 _FIELDS = 1024
@@ -109,15 +111,3 @@ class BodyBuilder:
         self._needed[number] -= 1
         if not self._needed[number]:
             del self._built[number]
-
-
-def common_length(a: Sequence[int], b: Sequence[int], at_a: int = 0, at_b: int = 0) -> int:
-    """Number of equal elements from two positions on, by bisection: slices compare much faster than single elements."""
-    low, high = 0, min(len(a) - at_a, len(b) - at_b)
-    while low < high:
-        middle = (low + high + 1) // 2
-        if a[at_a + low : at_a + middle] == b[at_b + low : at_b + middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import msgspec
 
-from bakeoff.harness.client.bodies import common_length
 from bakeoff.harness.host.threads import check_cancelled
 from bakeoff.results.files.frames import FrameAppender, FrameLog
 from bakeoff.workloads import EndlessCache, PlanHash, PlannedSession, PromptPlace, PromptReader, Turn
+from bakeoff.workloads.prefixes import common_length
 
 _FLUSH_BYTES = 1 << 22
 
