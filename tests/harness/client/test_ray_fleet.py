@@ -206,6 +206,23 @@ def test_a_worker_that_is_killed_ends_the_load_with_one_line(cluster: str, tmp_p
     assert (survivor.session, survivor.end) == ("s0", StreamEnd.CANCELLED)
 
 
+def _workers_of(cluster: str) -> list[psutil.Process]:
+    """The client's workers on a cluster; its nodes name its address. Tests beside this one have workers, too."""
+    return [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if (process.info["cmdline"] or [])[-1:] == ["bakeoff.harness.client"] and _is_below(process, cluster)
+    ]
+
+
+def _is_below(process: psutil.Process, word: str) -> bool:
+    """Whether a process was started, perhaps by others, by one with this in its command line."""
+    try:
+        return any(word in " ".join(parent.cmdline()) for parent in process.parents())
+    except psutil.NoSuchProcess:
+        return False
+
+
 def test_a_lost_worker_voids_its_trial_and_the_plan_goes_on_with_another(cluster: str, tmp_path: Path):
     experiment = experiment_from(
         {
@@ -225,12 +242,7 @@ def test_a_lost_worker_voids_its_trial_and_the_plan_goes_on_with_another(cluster
                 run_experiment(made, create_run(made, tmp_path / "runs"), PlainObserver(Console(quiet=True), made))
             )
             await under_way(server, 20)
-            workers = [
-                process
-                for process in psutil.process_iter(["cmdline"])
-                if (process.info["cmdline"] or [])[-1:] == ["bakeoff.harness.client"] and process.parent() is not None
-            ]
-            workers[-1].kill()
+            _workers_of(cluster)[-1].kill()
             await running
 
     play(scene())

@@ -105,7 +105,7 @@ class TestBiases:
         fake = FakeTgi(Script(ttft_s=0.15), flags=flags("--max-total-tokens", "8192"))
         workload = {"name": "random", "options": {"input_tokens": 8, "output_tokens": 1100}}
         limits = {**SHORT, "max_requests": 1}
-        changes = {"workload": workload, "trial": limits, "loads": [{"concurrency": 1}]}
+        changes = {"workload": workload, "trial": limits, "loads": [{"concurrency": 1}], "spoilt_by": set()}
         _, (request,) = only(attached_run(tmp_path, fake, "tgi", **changes))
         assert (request.outcome, request.total_chunk_tokens) == (Outcome.OK, 1100)
         asked = [body["parameters"]["max_new_tokens"] for body in fake.bodies]

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from triton.runtime import interpreter
 
 from bakeoff.reference_engine.kernels import grouped_products
 from bakeoff.reference_engine.kernels.grouped_products import add_weighed, group, multiply_gathered, multiply_scattered
@@ -15,12 +16,24 @@ def routed(tokens, choices):
     return rates.topk(choices, dim=1).indices
 
 
-@pytest.fixture(autouse=True)
-def _small_tiles(monkeypatch):
+@pytest.fixture
+def small_tiles(monkeypatch):
     tiles = [tile._replace(inputs=32) for tile in grouped_products._TILES]
     monkeypatch.setattr(grouped_products, "_TILES", tiles)
 
 
+@pytest.fixture
+def in_order(monkeypatch):
+    """Sums in the order of the inputs; OpenBLAS, on some processors, sums the columns of one tile in several orders."""
+
+    def create_dot(_, a, b, d, *precision):
+        products = a.data[:, :, None].astype(d.data.dtype) * b.data[None]
+        return interpreter.TensorHandle(products.sum(axis=1) + d.data, d.dtype.scalar)
+
+    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", create_dot)
+
+
+@pytest.mark.usefixtures("small_tiles")
 @pytest.mark.parametrize("own", [range(EXPERTS), range(2, 4), range(1)], ids=str)
 @pytest.mark.parametrize(("tokens", "choices"), [(0, 2), (1, 2), (37, 3), (90, 4)])
 def test_products_and_sums_equal_those_of_each_expert(own, tokens, choices):
@@ -42,14 +55,18 @@ def test_products_and_sums_equal_those_of_each_expert(own, tokens, choices):
     torch.testing.assert_close(total.double(), exact, atol=2e-4, rtol=1e-4)
 
 
+@pytest.mark.usefixtures("in_order")
 def test_bits_of_a_token_depend_on_no_other_token_if_they_must_not():
-    rows, chosen, weights = torch.randn(200, INPUTS), routed(200, 2), torch.randn(EXPERTS, OUTPUTS, INPUTS)
+    rows, weights, chosen = torch.randn(200, 160).half(), torch.randn(EXPERTS, OUTPUTS, 160).half(), routed(200, 2)
+    # The halves of a tile of 128 inputs cancel out, those of tiles of 64 exactly: a tile of another width shows.
+    rows[:, 64:128], weights[..., 64:128] = rows[:, :64], -weights[..., :64]
 
-    def products(first, count):
-        groups = group(chosen[first : first + count], range(EXPERTS))
-        gathered = multiply_gathered(rows[first : first + count], weights, None, groups, batch_invariant=True)
+    def products(first, count, *, batch_invariant=True):
+        groups, part = group(chosen[first : first + count], range(EXPERTS)), rows[first : first + count]
+        gathered = multiply_gathered(part, weights, None, groups, batch_invariant=batch_invariant)
         return gathered[groups.order.argsort()].view(count, 2, OUTPUTS)
 
     whole = products(0, 200)
     for first, count in ((0, 1), (77, 1), (100, 64)):
         assert torch.equal(products(first, count), whole[first : first + count])
+    assert not torch.equal(products(0, 200, batch_invariant=False), whole)
