@@ -3,12 +3,31 @@
 import math
 from collections.abc import Iterable
 
+import numpy as np
+
 from bakeoff.harness.client.sessions import RequestInFlight
 from bakeoff.results.records import Pace
 from bakeoff.results.units import NS_PER_S
 
 _QUEUED_SHARE = 0.05
 """Requests are queued if they spend this part of their time waiting."""
+
+
+class _OfLength:
+    """Sums over the answers of one requested length."""
+
+    __slots__ = ("count", "first_ns", "least_first_ns", "rest_ns", "squared_ns")
+
+    def __init__(self) -> None:
+        self.count = self.first_ns = self.rest_ns = self.squared_ns = 0
+        self.least_first_ns: float = math.inf
+
+    def add(self, first_ns: int, rest_ns: int) -> None:
+        self.count += 1
+        self.first_ns += first_ns
+        self.least_first_ns = min(self.least_first_ns, first_ns)
+        self.rest_ns += rest_ns
+        self.squared_ns += (first_ns + rest_ns) ** 2
 
 
 class AnswerTimes:
@@ -21,14 +40,7 @@ class AnswerTimes:
     def __init__(self) -> None:
         self.ended = 0
         self._total_ns = 0
-        self._answered = 0
-        self._first_ns = 0
-        self._least_first_ns: int | None = None
-        self._rest_ns = 0
-        self._rest_tokens = 0
-        self._tokens_squared = 0
-        self._tokens_by_ns = 0
-        self._squared_ns = 0
+        self._by_length: dict[int, _OfLength] = {}
         self._streamed = 0
 
     def add(self, request: RequestInFlight, pause_ns: int = 0) -> None:
@@ -37,17 +49,9 @@ class AnswerTimes:
         self._total_ns += request.ended_ns - request.planned_ns + pause_ns
         if request.has_failed or not request.read_ns:
             return
-        self._answered += 1
         self._streamed += request.is_streamed
-        first_ns = request.read_ns[0] - request.planned_ns
-        self._first_ns += first_ns
-        self._least_first_ns = first_ns if self._least_first_ns is None else min(first_ns, self._least_first_ns)
-        later_tokens = max(0, request.requested_output_tokens - 1)
-        self._rest_ns += request.ended_ns - request.read_ns[0]
-        self._squared_ns += (request.ended_ns - request.planned_ns) ** 2
-        self._rest_tokens += later_tokens
-        self._tokens_squared += later_tokens**2
-        self._tokens_by_ns += later_tokens * (request.ended_ns - request.planned_ns)
+        of_length = self._by_length.setdefault(request.requested_output_tokens, _OfLength())
+        of_length.add(request.read_ns[0] - request.planned_ns, request.ended_ns - request.read_ns[0])
 
     def mean_ns(self, in_flight: Iterable[RequestInFlight], now_ns: int) -> float | None:
         """Mean time from plan to end, or to the end of the pause after a failure; None if no request has ended.
@@ -72,8 +76,12 @@ class AnswerTimes:
             in_flight: requests that have not ended.
             now_ns: time of this moment.
         """
+        if not self._by_length:
+            return 0.0
+        answers = self._by_length.values()
         ages_ns = sum(now_ns - request.read_ns[0] for request in in_flight if request.read_ns)
-        return (self._least_first_ns or 0) + (self._rest_ns + ages_ns) / self._answered if self._answered else 0.0
+        rest_ns = (sum(each.rest_ns for each in answers) + ages_ns) / sum(each.count for each in answers)
+        return min(each.least_first_ns for each in self._long()) + rest_ns
 
     @property
     def are_queued(self) -> bool:
@@ -81,37 +89,62 @@ class AnswerTimes:
 
         The first byte of an answer that is not streamed comes with its end, and tells nothing of a queue.
         """
-        return bool(self._streamed) and self.wait_ns * self._answered > _QUEUED_SHARE * (self._first_ns + self._rest_ns)
+        return bool(self._streamed) and self.wait_ns > _QUEUED_SHARE * self._mean_answer_ns
 
     @property
     def wait_ns(self) -> float:
-        """Mean time to the first byte beyond that of the quickest request; 0 if none was answered."""
-        return self._first_ns / self._answered - (self._least_first_ns or 0) if self._answered else 0.0
+        """Mean time to the first byte beyond that of the quickest request; 0 if none was answered.
+
+        Of the longer half of the answers: an engine that sends tokens in groups sends an answer of fewer tokens at
+        once, and so earlier than the first group of a longer one, which has not waited.
+        """
+        if not self._by_length:
+            return 0.0
+        answers = self._long()
+        mean_ns = sum(each.first_ns for each in answers) / sum(each.count for each in answers)
+        return mean_ns - min(each.least_first_ns for each in answers)
+
+    def _long(self) -> list[_OfLength]:
+        """Answers that are at least as long as the median."""
+        lengths = sorted(self._by_length)
+        counts = np.cumsum([self._by_length[length].count for length in lengths])
+        return [self._by_length[length] for length in lengths[np.searchsorted(counts, counts[-1] / 2) :]]
+
+    @property
+    def _mean_answer_ns(self) -> float:
+        answers = self._by_length.values()
+        count = sum(each.count for each in answers)
+        return sum(each.first_ns + each.rest_ns for each in answers) / count if count else 0.0
 
     @property
     def pace(self) -> Pace | None:
         """The engine's pace; None if no request was answered.
 
         Least squares of the answer times over their lengths: the time to the first byte and the rest would do where
-        each token comes alone, but the first read of an engine that sends tokens in groups has several. These two are
-        used where lengths are equal, where longer answers do not take longer, and where requests queue: waits that grow
-        would be taken for those of longer answers.
+        each token comes alone, but the first read of an engine that sends tokens in groups has several. Where requests
+        queue, the times after the first byte are taken, since waits that grow would be taken for those of longer
+        answers. Where lengths are equal or longer answers do not take longer, the first byte ends the first token.
 
         At most one answer time of waiting in a queue is included: an overload, in which waits grow for ever, says
         nothing of the engine's pace.
         """
-        count = self._answered
-        if not count:
+        if not self._by_length:
             return None
-        mean_ns, tokens = (self._first_ns + self._rest_ns) / count, self._rest_tokens / count
-        variance = self._tokens_squared / count - tokens**2
-        token_ns = (self._tokens_by_ns / count - tokens * mean_ns) / variance if variance > tokens / count else 0.0
-        first_ns = mean_ns - token_ns * tokens
-        if token_ns <= 0 or first_ns <= 0 or self.are_queued:
-            token_ns = self._rest_ns / self._rest_tokens if self._rest_tokens else 0.0
-            first_ns = self._first_ns / count
-        overload_ns = max(0.0, self.wait_ns - (mean_ns - self.wait_ns))
-        return Pace(max(0.0, first_ns - overload_ns) / NS_PER_S, token_ns / NS_PER_S)
+        counts, tokens, first_ns, rest_ns = self._sums()
+        count = counts.sum()
+        mean_ns, mean_tokens = (first_ns + rest_ns).sum() / count, (counts * tokens).sum() / count
+        deviations = tokens - mean_tokens
+        variance = (counts * deviations**2).sum() / count
+        token_ns = 0.0
+        if variance > mean_tokens / count:
+            times_ns = rest_ns if self.are_queued else first_ns + rest_ns
+            token_ns = (deviations * times_ns).sum() / count / variance
+        if token_ns <= 0 or token_ns * mean_tokens >= mean_ns:
+            token_ns = rest_ns.sum() / (counts * tokens).sum() if tokens.any() else 0.0
+        wait_ns = self.wait_ns
+        overload_ns = max(0.0, wait_ns - (mean_ns - wait_ns))
+        ttft_ns = max(0.0, mean_ns - token_ns * mean_tokens - overload_ns)
+        return Pace(float(ttft_ns) / NS_PER_S, float(token_ns) / NS_PER_S)
 
     @property
     def pace_error(self) -> float:
@@ -119,12 +152,20 @@ class AnswerTimes:
 
         0 if fewer than two requests were answered.
         """
-        pace, count = self.pace, self._answered
-        if pace is None or count < 2:
+        pace = self.pace
+        counts, tokens, first_ns, rest_ns = self._sums()
+        if pace is None or counts.sum() < 2:
             return 0.0
-        first_ns, token_ns = pace.ttft_s * NS_PER_S, pace.token_s * NS_PER_S
-        total_ns = self._first_ns + self._rest_ns
-        explained_ns = 2 * (first_ns * total_ns + token_ns * self._tokens_by_ns)
-        of_pace_ns = count * first_ns**2 + 2 * first_ns * token_ns * self._rest_tokens
-        residual_ns = self._squared_ns - explained_ns + of_pace_ns + token_ns**2 * self._tokens_squared
-        return math.sqrt(max(0.0, residual_ns)) / total_ns if total_ns else 0.0
+        explained_ns = (pace.ttft_s + pace.token_s * tokens) * NS_PER_S
+        squared_ns = sum(each.squared_ns for each in self._by_length.values())
+        times_ns = first_ns + rest_ns
+        residual_ns = squared_ns - 2 * (explained_ns * times_ns).sum() + (counts * explained_ns**2).sum()
+        return math.sqrt(max(0.0, residual_ns)) / float(times_ns.sum()) if times_ns.any() else 0.0
+
+    def _sums(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """By length: the number of answers, tokens after the first, and total times to the first byte and after it."""
+        rows = [
+            (each.count, max(0, length - 1), each.first_ns, each.rest_ns) for length, each in self._by_length.items()
+        ]
+        counts, tokens, first_ns, rest_ns = np.array(rows, dtype=np.float64).reshape(-1, 4).T
+        return counts, tokens, first_ns, rest_ns

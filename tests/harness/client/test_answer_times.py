@@ -42,3 +42,31 @@ def test_its_error_is_that_of_what_it_does_not_explain():
     assert times.pace_error == pytest.approx(np.sqrt((residuals_s**2).sum()) / totals_s.sum(), rel=1e-3)
     assert times_of(ended(0.5, 3, 0.7)).pace_error == 0.0
     assert AnswerTimes().pace_error == 0.0
+
+
+def grouped(tokens: int, wait_s: float = 0.0) -> Any:
+    """An answer of an engine that sends eight tokens at a time, a token each 20 ms."""
+    return ended(wait_s + 0.1 + 0.02 * (min(tokens, 8) - 1), tokens, wait_s + 0.1 + 0.02 * (tokens - 1))
+
+
+def test_answers_shorter_than_a_group_of_tokens_come_earlier_but_the_others_have_not_waited():
+    times = times_of(*map(grouped, (2, 3, 10, 10, 10, 10, 150, 400)))
+    assert not times.are_queued
+    assert times.pace is not None
+    assert (times.pace.ttft_s, times.pace.token_s) == (pytest.approx(0.1), pytest.approx(0.02))
+
+
+def test_in_a_queue_the_pace_is_that_behind_the_first_byte_whatever_waited():
+    """The longest answers have waited longest, which would be taken for their length."""
+    waits = {10: 0.0, 20: 0.4, 40: 0.8, 80: 1.2}
+    times = times_of(*(grouped(tokens, wait_s) for tokens, wait_s in waits.items()))
+    assert times.are_queued
+    assert times.pace is not None
+    assert times.pace.token_s == pytest.approx(0.02)
+    assert times.pace.ttft_s == pytest.approx(0.1 + 0.6), "as late as they were on average"
+
+
+def test_equal_answers_have_the_pace_of_their_first_byte_and_of_the_rest():
+    times = times_of(*(ended(0.5, 11, 1.5) for _ in range(3)))
+    assert times.pace is not None
+    assert (times.pace.ttft_s, times.pace.token_s) == (pytest.approx(0.5), pytest.approx(0.1))
