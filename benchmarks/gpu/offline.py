@@ -1,10 +1,13 @@
-"""The reference engine beside real vLLM and Transformers on one GPU, without HTTP.
+"""The reference engine beside real vLLM and Transformers on one or several GPUs, without HTTP.
 
-All load one checkpoint of Llama-3.1-8B shapes with random weights, which is written first. Cells are (requests, prompt
-tokens, output tokens): bf16, greedy, exact lengths, the same random prompts, prefix caching off. A cell with one output
-token is a prefill; its speed is in prompt tokens. Each engine has a process of its own, which warms up each cell by a
-full run of it. The floor is the time that `reference_engine.models.costs` computes from the bandwidth and the rate of
-matrix products, which are measured first.
+All load one checkpoint with the shapes of ``--model`` and random weights, which is written first. Cells are (requests,
+prompt tokens, output tokens): bf16, greedy, exact lengths, the same random prompts, prefix caching off. A cell with one
+output token is a prefill; its speed is in prompt tokens. Each engine has a process of its own, which warms up each cell
+by a full run of it. The floor is the time that `reference_engine.models.costs` computes from the bandwidth and the rate
+of matrix products, which are measured first.
+
+With ``--tensor-parallel`` and ``--pipeline-parallel`` ours and vLLM divide the model alike, and the floor is that of a
+device with the sum of all GPUs' ceilings. With ``--plan`` each cell stands beside what `bakeoff plan` expects of vLLM.
 
 With ``--quantization`` all weights of the checkpoint but embedding and head are codes: int4 in groups of 128, or fp8
 with a scale for each output, and activations with one for each token. Joules are those of the GPUs' own counters: hide
@@ -30,19 +33,21 @@ from typing import Any, NamedTuple
 import torch
 
 from bakeoff.harness.host.gpu import open_gpus, visible_to
+from bakeoff.harness.sizing.gpus import gpu_table
+from bakeoff.harness.sizing.model import Model
+from bakeoff.harness.sizing.plan import TYPICAL
+from bakeoff.harness.sizing.precision import CACHES, PRECISIONS
+from bakeoff.harness.sizing.server import Limits, Request, simulate
+from bakeoff.harness.sizing.step_times import StepTimes, StepWork
 from bakeoff.reference_engine.models.config_readers import config_from_hf
 from bakeoff.reference_engine.models.costs import Machine, ModelCosts
 from benchmarks.bars import Bars
 from benchmarks.gpu.parts.checkpoint import write_checkpoint
+from benchmarks.gpu.parts.shapes import MODELS, shape_of
 from benchmarks.gpu.sides.side import OutOfTimeError, Side, SideEndedError
 
-LLAMA_8B: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu", "hidden_size": 4096,
-    "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8,
-    "head_dim": 128, "vocab_size": 128256, "max_position_embeddings": 131072, "rms_norm_eps": 1e-5,
-    "rope_theta": 500000.0, "tie_word_embeddings": False, "attention_bias": False, "mlp_bias": False,
-    "bos_token_id": 128000, "eos_token_id": 128001, "torch_dtype": "bfloat16",
-}  # fmt: skip
+DEFAULT_MODEL = "llama-3.1-8b"
+LLAMA_8B = shape_of(DEFAULT_MODEL)
 ROOT = Path(__file__).parents[2]
 ENGINES = ("ours", "vllm", "hf")
 UNFINISHED = 3  # exit status
@@ -70,6 +75,11 @@ GOALS = {
     Cell(1, 128, 256): 1.15, Cell(8, 128, 256): 1.10, Cell(32, 1024, 256): 1.05, Cell(64, 1024, 256): 1.03,
     Cell(256, 1024, 128): 1.0, Cell(1000, 220, 200): 1.05, Cell(16, 8000, 1): 0.97,
 }  # fmt: skip
+DIVIDED_GOALS = dict.fromkeys(
+    (Cell(1, 128, 256), Cell(8, 128, 256), Cell(64, 1024, 256), Cell(256, 1024, 128), Cell(16, 8000, 1)), 1.0
+)
+"""Of a model that several GPUs divide."""
+PLAN_ERROR = 0.15
 QUANTISED_GOALS = {
     "int4": {Cell(1, 128, 256): 1.5, Cell(8, 128, 256): 1.3, Cell(64, 1024, 128): 1.05},
     "fp8": {
@@ -127,6 +137,7 @@ def options_of(engine: str, options: argparse.Namespace) -> dict[str, Any]:
     return {
         "device": options.device, "dtype": options.dtype, "memory": options.memory, "seats": options.seats,
         "max_model_len": min(8192, options.raw["max_position_embeddings"]), "seconds": 2.0,
+        "tensor": options.tensor_parallel, "pipeline": options.pipeline_parallel, "expert": options.expert_parallel,
         "engine": json.loads(getattr(options, f"{engine}_options", None) or "{}"),
     }  # fmt: skip
 
@@ -202,6 +213,32 @@ def run(options: argparse.Namespace, cells: Sequence[Cell], results: Results, fo
     return True
 
 
+def gpus_of(options: argparse.Namespace) -> int:
+    """GPUs that divide the model."""
+    return options.tensor_parallel * options.pipeline_parallel
+
+
+def planned_s(cell: Cell, options: argparse.Namespace) -> float:
+    """Seconds that `bakeoff plan` expects of a cell on the GPU ``--plan``, by its typical engine."""
+    precision, cache = PRECISIONS[options.quantization or "bf16"], CACHES["bf16"]
+    model = Model(options.model, config_from_hf(options.raw, "config"))
+    work = StepWork(model.costs(precision, cache), options.tensor_parallel)
+    times = StepTimes(work, gpu_table()[options.plan], precision, TYPICAL)
+    requests = [Request(cell.prompt, cell.output)] * cell.requests
+    served = simulate(requests, times, Limits(sequences=options.seats, plans_ahead=True))
+    return float(served.e2e_s.max())
+
+
+def plan_table(results: Results, cells: Sequence[Cell], options: argparse.Namespace) -> Iterator[str]:
+    """Tokens/s that the plan expects, and the measured ones over them."""
+    yield f"{'cell':<18}{'plan':>12}" + "".join(f"{f'{name}/plan':>12}" for name in options.engine)
+    for cell in cells:
+        planned = planned_s(cell, options)
+        measured = [results.median(name, cell) for name in options.engine]
+        shares = "".join(f"{f'{planned / seconds:.3f}' if seconds else '–':>12}" for seconds in measured)
+        yield f"{','.join(map(str, cell)):<18}{cell.tokens / planned:>12,.0f}{shares}"
+
+
 def floors(results: Results, cells: Sequence[Cell], options: argparse.Namespace) -> dict[Cell, float]:
     """Fewest seconds in which this machine can compute each cell; empty for codes, and before it is measured."""
     if options.quantization or not results.of("machine"):
@@ -209,7 +246,8 @@ def floors(results: Results, cells: Sequence[Cell], options: argparse.Namespace)
     machine = results.of("machine")[0]
     value_bytes = 4 if options.dtype == "float32" else 2
     costs = ModelCosts(config_from_hf(options.raw, "config"), value_bytes, value_bytes)
-    ceilings = Machine(machine["bytes_per_s"], machine["flops_per_s"])
+    gpus = gpus_of(options) if torch.cuda.is_available() else 1  # processes on one CPU share its ceilings
+    ceilings = Machine(gpus * machine["bytes_per_s"], gpus * machine["flops_per_s"])
     return {cell: costs.run_floor_s(*cell, ceilings, seats=options.seats) for cell in cells}
 
 
@@ -277,7 +315,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--budget-s", type=float, default=540.0, help="of this call")
     parser.add_argument("--start-s", type=float, default=60.0, help="least time left to start an engine")
+    parser.add_argument("--model", choices=MODELS, default=DEFAULT_MODEL, help="whose shapes (default: %(default)s)")
     parser.add_argument("--config", type=Path, help="config.json of another model")
+    parser.add_argument("--tensor-parallel", type=int, default=1, metavar="N", help="GPUs that divide each layer")
+    parser.add_argument("--pipeline-parallel", type=int, default=1, metavar="N", help="GPUs that divide the layers")
+    parser.add_argument("--expert-parallel", action="store_true", help="--tensor-parallel's GPUs have whole experts")
+    parser.add_argument("--plan", metavar="GPU", help="compare with bakeoff plan for this GPU, such as h200")
     parser.add_argument("--quantization", choices=list(QUANTISED_GOALS), help="of the weights of ours and vLLM")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--dtype", default="bfloat16")
@@ -286,18 +329,24 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     for name in ENGINES:
         parser.add_argument(f"--{name}-options", metavar="JSON", help=f"further settings of {name}")
     options = parser.parse_args(arguments)
-    options.raw = json.loads(options.config.read_text(encoding="utf-8")) if options.config else LLAMA_8B
+    options.raw = json.loads(options.config.read_text(encoding="utf-8")) if options.config else shape_of(options.model)
+    if gpus_of(options) > 1 and "hf" in options.engine:
+        parser.error("Transformers runs on one GPU here; leave hf out of --engine")
+    if options.plan and options.pipeline_parallel > 1:
+        parser.error("bakeoff plan knows no pipelines; leave --plan out")
     return options
 
 
 def main() -> None:
     options = parse(None)
-    goals = QUANTISED_GOALS.get(options.quantization, GOALS)
+    goals = DIVIDED_GOALS if gpus_of(options) > 1 else QUANTISED_GOALS.get(options.quantization, GOALS)
     cells = [Cell(*map(int, text.split(","))) for text in " ".join(options.cells).split()] or list(goals)
     results = Results(options.out, {name: setup_of(name, options) for name in (*ENGINES, "machine")})
     is_finished = run(options, cells, results, checkpoint_of(options))
     print(*table(results, cells, options.engine, floors(results, cells, options)), sep="\n", flush=True)
     print(*energy_table(results, cells, options.engine), sep="\n", flush=True)
+    if options.plan:
+        print(*plan_table(results, cells, options), sep="\n", flush=True)
     if not is_finished:
         print("unfinished: the same command goes on from here")
         sys.exit(UNFINISHED)
@@ -310,6 +359,9 @@ def main() -> None:
         joules = joules_ratio(results, cell)
         if joules is not None and cell.output > 1:
             bars.add(f"joules_over_vllm_at_{name}", joules, "<=", 1.08 if cell.requests == 1 else 1.0)
+        vllm_s = results.median("vllm", cell)
+        if options.plan and vllm_s:
+            bars.add(f"plan_error_at_{name}", abs(planned_s(cell, options) / vllm_s - 1), "<=", PLAN_ERROR)
     if judged_cells:
         bars.finish()
 

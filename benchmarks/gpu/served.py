@@ -1,6 +1,6 @@
-"""The reference engine beside real servers, all resident on one GPU and measured in turns by `bakeoff run`.
+"""The reference engine beside real servers, all resident on the same GPUs and measured in turns by `bakeoff run`.
 
-All load one checkpoint of Llama-3.1-8B shapes with random weights, which is written first; the tokenizer is
+All load one checkpoint with the shapes of ``--model`` and random weights, which is written first; the tokenizer is
 ``--tokenizer``'s, filled up to the model's vocabulary. ``--traffic`` is random prompts of 512 and answers of 128
 tokens, the preset ``chat`` with prompts up to 4,000 tokens, both without prefix caching, or ``agents``: the preset
 ``agent-coding`` with every length times 0.2, a mean prompt of 22,000 tokens, of which 16 sessions fit into the KV cache
@@ -27,8 +27,9 @@ from typing import Any, NamedTuple
 from bakeoff import results
 from bakeoff.engines import Deployment, EngineSpec, Model, engine, launched, pick_port
 from benchmarks.bars import Bars
-from benchmarks.gpu.offline import LLAMA_8B, UNFINISHED
-from benchmarks.gpu.parts.checkpoint import write_checkpoint
+from benchmarks.gpu.offline import DEFAULT_MODEL, UNFINISHED
+from benchmarks.gpu.parts.checkpoint import FORMATS, FormatName, write_checkpoint
+from benchmarks.gpu.parts.shapes import MODELS, shape_of
 from benchmarks.serving import VLLM_ENVIRONMENT
 from docs.publishing import publish
 
@@ -55,7 +56,7 @@ repeats = {repeats}
 seed = 3
 
 [model]
-name = "llama-8b-shapes"
+name = "{model}-shapes"
 path = "{folder}"
 {engines}
 [workload]
@@ -88,9 +89,9 @@ MAX_LATENCY_RATIO = 1.05
 METRICS = ("output_tokens_per_s", "ttft_p50_s", "itl_p99_s")
 
 
-def write_model(folder: Path, config: dict[str, Any], tokenizer: Path) -> None:
+def write_model(folder: Path, config: dict[str, Any], tokenizer: Path, quantization: FormatName | None = None) -> None:
     """Writes a checkpoint, and a tokenizer with as many tokens as the model has."""
-    write_checkpoint(folder, config, None, "cuda")
+    write_checkpoint(folder, config, quantization, "cuda")
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
         shutil.copy(tokenizer / name, folder / name)
     content = json.loads((tokenizer / "tokenizer.json").read_text(encoding="utf-8"))
@@ -105,7 +106,8 @@ async def served(adapter: str, model: Model, traffic: Traffic, options: argparse
     """Starts an engine; yields its address."""
     spec = EngineSpec(
         dtype="bfloat16", max_model_len=traffic.max_model_len, max_num_seqs=256, memory_fraction=options.memory,
-        enable_prefix_caching=traffic.enable_prefix_caching,
+        enable_prefix_caching=traffic.enable_prefix_caching, tensor_parallel_size=options.tensor_parallel,
+        pipeline_parallel_size=options.pipeline_parallel,
     )  # fmt: skip
     deployments = {
         "reference": Deployment(),
@@ -124,8 +126,8 @@ def experiment(name: str, traffic: Traffic, folder: Path, urls: dict[str, str], 
     """The experiment, as TOML."""
     levels = options.concurrency or traffic.levels
     return EXPERIMENT.format(
-        name=name, repeats=options.repeats, folder=folder, workload=traffic.workload, options=traffic.options,
-        ramp_s=options.ramp_s, duration_s=options.duration_s, warm_up_s=options.warm_up_s,
+        name=name, model=options.model, repeats=options.repeats, folder=folder, workload=traffic.workload,
+        options=traffic.options, ramp_s=options.ramp_s, duration_s=options.duration_s, warm_up_s=options.warm_up_s,
         engines="".join(f'\n[[engines]]\nadapter = "{adapter}"\nurl = "{url}"\n' for adapter, url in urls.items()),
         loads="".join(f"\n[[loads]]\nconcurrency = {level}\n" for level in levels),
     )  # fmt: skip
@@ -190,24 +192,37 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--warm-up-s", type=float, default=20.0)
     parser.add_argument("--memory", type=float, default=0.45, help="share of the GPU's memory of each server")
     parser.add_argument("--budget-s", type=float, default=540.0, help="of this call")
-    parser.add_argument("--config", type=Path, help="config.json of another model")
+    parser.add_argument("--model", choices=MODELS, default=DEFAULT_MODEL, help="whose shapes (default: %(default)s)")
+    parser.add_argument("--quantization", choices=list(FORMATS), help="of its weights")
+    parser.add_argument("--tensor-parallel", type=int, metavar="N", help="GPUs that divide each layer")
+    parser.add_argument("--pipeline-parallel", type=int, metavar="N", help="GPUs that divide the layers")
     parser.add_argument("--out", type=Path, default=Path(tempfile.gettempdir(), "bakeoff-gpu-served"))
     parser.add_argument("--publish", type=Path, help="folder for the run's page and data")
     return parser.parse_args()
+
+
+def changed(options: argparse.Namespace) -> dict[str, object]:
+    """The options of the model and its layout that are not the default."""
+    given = {
+        "model": options.model, "quantization": options.quantization, "tensor-parallel": options.tensor_parallel,
+        "pipeline-parallel": options.pipeline_parallel,
+    }  # fmt: skip
+    return {name: value for name, value in given.items() if value not in {None, DEFAULT_MODEL}}
 
 
 async def main() -> None:
     options = parse()
     deadline_s = asyncio.get_running_loop().time() + options.budget_s
     name, traffic = f"h200-served-{options.traffic}", TRAFFIC[options.traffic]
-    folder, file = options.out / "llama-8b-shapes", options.out / f"{name}.toml"
+    name += "".join(f"-{key}-{value}" for key, value in changed(options).items())
+    shapes = "-".join(filter(None, (options.model, options.quantization, "shapes")))
+    folder, file = options.out / shapes, options.out / f"{name}.toml"
     options.out.mkdir(parents=True, exist_ok=True)
-    config = json.loads(options.config.read_text(encoding="utf-8")) if options.config else LLAMA_8B
-    write_model(folder, config, options.tokenizer)
+    write_model(folder, shape_of(options.model), options.tokenizer, options.quantization)
     async with contextlib.AsyncExitStack() as stack:
         urls: dict[str, str] = {}
         for adapter in options.engine:
-            model = Model("llama-8b-shapes", str(folder))
+            model = Model(f"{options.model}-shapes", str(folder))
             urls[adapter] = await stack.enter_async_context(served(adapter, model, traffic, options))
         file.write_text(experiment(name, traffic, folder, urls, options), encoding="utf-8")
         is_finished = await run(file, options.out, deadline_s - asyncio.get_running_loop().time())
@@ -218,6 +233,7 @@ async def main() -> None:
             judge(latest, options.engine, bars)
         if options.publish:
             command = f"python -m benchmarks.gpu.served --traffic {options.traffic} --tokenizer FOLDER"
+            command += "".join(f" --{name} {value}" for name, value in changed(options).items())
             publish(latest, file, options.publish, command)
     if not is_finished:
         print("unfinished: the same command goes on from here")

@@ -13,6 +13,7 @@ from bakeoff.reference_engine.loading.dummy import DummyWeights
 from bakeoff.reference_engine.models.config_readers import config_from_hf
 from benchmarks.gpu import offline
 from benchmarks.gpu.offline import (
+    DIVIDED_GOALS,
     LLAMA_8B,
     Cell,
     Results,
@@ -20,6 +21,8 @@ from benchmarks.gpu.offline import (
     measure,
     options_of,
     parse,
+    plan_table,
+    planned_s,
     ratio_of,
     setup_of,
     table,
@@ -170,3 +173,41 @@ def test_a_changed_option_or_changed_code_of_ours_is_another_setup(tmp_path: Pat
     code.write_text("2")
     assert setups()[0] != before[0]
     assert setups()[1] == before[1]
+
+
+VLLM_TOKENS_PER_S = {
+    "bf16": {(1, 128, 256): 205, (8, 128, 256): 1559, (64, 1024, 256): 4710, (256, 1024, 128): 3915},
+    "fp8": {(1, 128, 256): 278, (8, 128, 256): 2122, (64, 1024, 128): 4619, (16, 8000, 1): 55_175},
+    "int4": {(1, 128, 256): 261, (8, 128, 256): 1992, (64, 1024, 128): 3203},
+}
+"""Measured on one H200, see docs/results/h200-offline."""
+
+
+@pytest.mark.parametrize("quantization", VLLM_TOKENS_PER_S)
+def test_the_plan_of_a_cell_is_near_what_vllm_took(quantization: str):
+    options = parse(("--plan", "h200", *(() if quantization == "bf16" else ("--quantization", quantization))))
+    for shape, measured_per_s in VLLM_TOKENS_PER_S[quantization].items():
+        cell = Cell(*shape)
+        assert cell.tokens / planned_s(cell, options) == pytest.approx(measured_per_s, rel=0.1)
+
+
+def test_a_model_that_four_gpus_divide_is_planned_for_four_and_asked_of_both_engines(path: Path):
+    shape = ("--model", "llama-3.1-70b", "--quantization", "fp8", "--plan", "h200")
+    one, four = parse(shape), parse((*shape, "--tensor-parallel", "4"))
+    cell = next(iter(DIVIDED_GOALS))
+    assert 2 < planned_s(cell, one) / planned_s(cell, four) < 4
+    assert {options_of(name, four)["tensor"] for name in ("ours", "vllm")} == {4}
+    results = Results(path, SETUPS)
+    results.add("vllm", cell, seconds=2 * planned_s(cell, four))
+    _, row = plan_table(results, [cell], four)
+    assert row.split()[2:] == ["–", "0.500"]
+
+
+def test_options_that_do_not_go_together_are_refused(capsys: pytest.CaptureFixture[str]):
+    for words, message in (
+        (("--engine", "hf", "--tensor-parallel", "2"), "leave hf out of --engine"),
+        (("--plan", "h200", "--pipeline-parallel", "2"), "leave --plan out"),
+    ):
+        with pytest.raises(SystemExit):
+            parse(words)
+        assert message in capsys.readouterr().err

@@ -71,7 +71,7 @@ def engine(model: Path | dict[str, Any], **settings: Any) -> Iterator[LLM]:  # n
         if isinstance(model, dict):
             Path(name, "config.json").write_text(json.dumps(model), encoding="utf-8")
             settings = {"load_format": "dummy", **settings}
-        with LLM(Path(name) if isinstance(model, dict) else model, device="cuda", **settings) as llm:
+        with LLM(Path(name) if isinstance(model, dict) else model, **{"device": "cuda", **settings}) as llm:
             yield llm
 
 

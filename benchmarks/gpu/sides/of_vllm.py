@@ -16,6 +16,8 @@ def load(folder: str, options: dict[str, Any]) -> Run:
             "model": folder, "skip_tokenizer_init": True, "dtype": options["dtype"],
             "max_model_len": options["max_model_len"], "max_num_seqs": options["seats"],
             "gpu_memory_utilization": options["memory"], "enable_prefix_caching": False,
+            "tensor_parallel_size": options["tensor"], "pipeline_parallel_size": options["pipeline"],
+            "enable_expert_parallel": options["expert"],
         }
         | options["engine"]
     )  # fmt: skip
