@@ -6,7 +6,7 @@ dtypes, without a compiler, on a GPU without Triton.
 
 import ctypes
 import functools
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch.nn.functional import rms_norm, silu
@@ -153,6 +153,13 @@ def native_kernels(device: torch.device, dtype: torch.dtype) -> NativeKernels | 
         return None
     rows, attention = library("rows.cpp"), library("attention.cpp")
     return None if rows is None or attention is None else NativeKernels(rows, attention, dtype)
+
+
+def kernel_kind(device: torch.device, dtype: torch.dtype) -> Literal["triton", "native", "torch"]:
+    """The kind of `best_kernels`: of Triton, compiled for this processor, or torch's own operations."""
+    if has_triton(device):
+        return "triton"
+    return "torch" if native_kernels(device, dtype) is None else "native"
 
 
 def best_kernels(device: torch.device, dtype: torch.dtype, *, batch_invariant: bool = False) -> Kernels:

@@ -18,7 +18,7 @@ from bakeoff.reference_engine.engine.beam_engine import BeamSearchEngine
 from bakeoff.reference_engine.engine.memory import FreedMemory
 from bakeoff.reference_engine.engine.resolution import resolve_config
 from bakeoff.reference_engine.errors import EngineBugError, RequestError, UserMistakeError
-from bakeoff.reference_engine.kernels.cpu import native_kernels
+from bakeoff.reference_engine.kernels.cpu import kernel_kind
 from bakeoff.reference_engine.loading.checkpoint import open_checkpoint
 from bakeoff.reference_engine.sampling.grammar import Grammars
 from bakeoff.reference_engine.serving.core.channel import Channel
@@ -70,7 +70,7 @@ def load(config: EngineConfig) -> tuple[BeamSearchEngine, Facts]:
         limits=engine.limits,
         eos_token_ids=checkpoint.eos_token_ids,
         torch_version=str(torch.__version__),
-        kernels="torch" if native_kernels(device, dtype) is None else "native",
+        kernels=kernel_kind(device, dtype),
         pid=os.getpid(),
     )
     return engine, facts

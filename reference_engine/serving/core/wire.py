@@ -111,7 +111,7 @@ class Facts(msgspec.Struct, frozen=True):
         limits: of requests.
         eos_token_ids: every id that ends a sequence.
         torch_version: of its torch.
-        kernels: `native` if the compiled ones are in use, else `torch`.
+        kernels: of `kernel_kind`.
         pid: of its process.
     """
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bakeoff.reference_engine.attention.base import Span
 from bakeoff.reference_engine.attention.native_backend import NativeAttention
 from bakeoff.reference_engine.kernels import native
-from bakeoff.reference_engine.kernels.cpu import TorchKernels, best_kernels, native_kernels
+from bakeoff.reference_engine.kernels.cpu import TorchKernels, best_kernels, kernel_kind, native_kernels
 from bakeoff.reference_engine.kernels.gemm import TiledLinear, can_tile
 from bakeoff.reference_engine.kernels.scoring import PLAIN, Scoring
 from bakeoff.reference_engine.kv_cache.block_table import EVERYTHING, RELEASED, Visible
@@ -255,10 +255,10 @@ def test_odd_shapes_and_other_dtypes_are_not_tiled():
 @pytest.fixture
 def _fresh(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    for function in (native.library, native_kernels):
+    for function in (native.library, native.has_triton, native_kernels):
         function.cache_clear()
     yield
-    for function in (native.library, native_kernels):
+    for function in (native.library, native.has_triton, native_kernels):
         function.cache_clear()
 
 
@@ -287,3 +287,14 @@ def test_without_a_compiler_stock_torch_is_used_and_the_log_says_so(monkeypatch,
         assert isinstance(best_kernels(CPU, torch.float32), TorchKernels)
     assert message in caplog.text
     assert (not message) == (not caplog.text)
+
+
+@pytest.mark.parametrize(
+    ("device", "wanted", "kind"),
+    [("cuda", "auto", "triton"), ("cuda", "torch", "torch"), ("cpu", "auto", "native"), ("cpu", "torch", "torch")],
+)
+@pytest.mark.usefixtures("_fresh")
+def test_the_kind_of_kernels_is_told_for_each_device(monkeypatch, device, wanted, kind):
+    monkeypatch.setenv("BAKEOFF_KERNELS", wanted)
+    monkeypatch.setattr(native.importlib.util, "find_spec", lambda _: object())
+    assert kernel_kind(torch.device(device), torch.float32) == kind
