@@ -121,6 +121,8 @@ class PromptReader:
         ]  # fmt: skip
 
     def _boundaries_in(self, text: str, at: int, ids: Sequence[int], kept: int) -> list[_Boundary]:
+        if not self._tokenizer.special_ids:
+            return []
         places = [match.span() for match in self._special.finditer(text, at)]
         numbers = [i for i, token in enumerate(ids) if token in self._tokenizer.special_ids]
         if len(places) != len(numbers):

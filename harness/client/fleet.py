@@ -435,7 +435,8 @@ def _ramp(replies: Sequence[Ramped]) -> Ramped:
     paces = [(reply.pace, reply.ended) for reply in replies if reply.pace is not None]
     error = math.hypot(*(reply.pace_error * reply.ended for reply in replies)) / ended if ended else 0.0
     failed = sum(reply.failed for reply in replies)
-    return Ramped(all(reply.complete for reply in replies), ended, request_s, _mean_pace(paces), error, failed)
+    complete, elapsed_s = all(reply.complete for reply in replies), max(reply.elapsed_s for reply in replies)
+    return Ramped(complete, ended, request_s, _mean_pace(paces), error, failed, elapsed_s)
 
 
 def _mean_pace(paces: Sequence[tuple[Pace, int]]) -> Pace | None:

@@ -178,6 +178,8 @@ class Ramped(msgspec.Struct, frozen=True, tag="ramped"):
     """Relative standard error of the mean answer time by this pace."""
     failed: int = 0
     """Requests that have ended with a failure."""
+    elapsed_s: float = 0.0
+    """Since the load began."""
 
     @property
     def has_failed(self) -> bool:

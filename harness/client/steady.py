@@ -284,7 +284,8 @@ class SteadyLoad:
         request_s = None if answer_ns is None else answer_ns / NS_PER_S
         ended, failed = self._failures.ended, self._failures.failed
         pace, error = self._answers.pace, self._answers.pace_error
-        self._report(Ramped(is_settled, ended, request_s, pace, error, failed))
+        elapsed_s = (self._clock.now_ns() - self._start_ns) / NS_PER_S
+        self._report(Ramped(is_settled, ended, request_s, pace, error, failed, elapsed_s))
 
     def _close(self) -> None:
         if self._pending is not None:

@@ -33,6 +33,8 @@ from bakeoff.workloads.models import ModelMix
 
 MAX_RESTARTS = 2
 """Times that a steady load may start again because its sessions in progress did not fit the engine's pace."""
+_MORE_RESERVE = 2.0
+"""Factor of the length for which sessions in progress are written, if they would have ended before the window."""
 _SLOTS = 2
 """Sessions at a time while shared prompts are sent to fill a cache."""
 
@@ -167,13 +169,14 @@ class TrialLoad:
         """Apply a steady load, which begins with sessions in progress.
 
         How many there are and where depends on the engine's pace. If the ramp shows that an assumed pace was off, the
-        load starts again with what it measured; the requests of such a ramp count as sent before the load.
+        load starts again with what it measured; the requests of such a ramp count as sent before the load. So it does
+        if the sessions would end before the window, and they are written further then.
         """
         trial, traffic = self._plan, self._traffic
         assert traffic.begin is not None
         assert traffic.ramp is not None
         load, cycle = trial.load, traffic.ramp.plan.requests
-        planned, restart = 0, 0
+        planned, restart, reserve = 0, 0, 1.0
 
         def open_window(start_ns: int) -> None:
             self._observer.stage(trial, Stage.WINDOW)
@@ -182,7 +185,8 @@ class TrialLoad:
         while True:
             self._observer.stage(trial, Stage.PLAN)
             pace = self._paces.assumed(trial.engine, load)
-            beginning = await self._world.in_thread(functools.partial(traffic.begin, pace=pace, restart=restart))
+            begin = functools.partial(traffic.begin, pace=pace, restart=restart, reserve=reserve)
+            beginning = await self._world.in_thread(begin)
             if beginning.history.sessions:
                 self._observer.stage(trial, Stage.PRIME)
             sent += await self._prime(beginning.history, slots=beginning.slots, sent=sent)
@@ -194,6 +198,7 @@ class TrialLoad:
             self._observer.stage(trial, Stage.RAMP)
             result = await self._fleet.steady(order, plan.plan(), self._folder)
             planned, restart = planned + result.planned, restart + 1
+            reserve *= _MORE_RESERVE if plan.fell_short else 1.0
             if result.ramp is not None:
                 self._paces.learn(trial.engine, load, result.ramp.pace)
             if result.window is not None or (result.ramp is not None and result.ramp.has_failed):

@@ -13,6 +13,7 @@ import msgspec
 from bakeoff.harness.experiment.config import Experiment
 from bakeoff.harness.traffic.plan_file import PlanFile
 from bakeoff.harness.traffic.session_law import Begun, SessionLaw
+from bakeoff.harness.traffic.window_length import window_s
 from bakeoff.results.records import Load, Pace
 from bakeoff.workloads import (
     EndlessCache,
@@ -42,6 +43,9 @@ _START_SHARE = 0.5
 """The slots of a closed loop start over this part of the shortest ramp, so that their prompts do not arrive at once."""
 _SLOTS_PER_STEP, _STEP_S = 4, 0.001
 """Where that part is too short, they start in groups of this many, this far apart."""
+_SPARE, _ANSWERS_BESIDE = 1.5, 6.0
+"""Sessions in progress are written for this many times the expected load, of which so many answer times are ramp and
+tail. An agent's session may go on for an hour: writing the prompts of all of it took two minutes for 16 agents."""
 _MIN_PRIMED, _MAX_PRIMED = 2, 32
 """Fewest and most requests in flight while histories are sent."""
 
@@ -54,12 +58,15 @@ class Beginning(msgspec.Struct, frozen=True):
         history: prompts that the engine has answered and later calls share, from :func:`cached`.
         slots: requests that may be in flight while the history is sent.
         pace: of the engine, as assumed.
+        reach_s: seconds of the load for which no session ends early, since later calls are left out; infinite if none
+            is.
     """
 
     plan: PlanFile
     history: PlanFile
     slots: int
     pace: Pace
+    reach_s: float
 
 
 class Beginnings:
@@ -70,7 +77,7 @@ class Beginnings:
         workload: whose sessions are in progress.
         tokenizer: the model's.
         folder: for the plans' files.
-        reach_s: longest possible load; later turns are left out.
+        reach_s: longest possible load.
     """
 
     def __init__(
@@ -111,8 +118,10 @@ class Beginnings:
         window: PlanFile | None,
         endless: EndlessCache,
         *,
+        length_s: float | None,
         pace: Pace | None,
         restart: int = 0,
+        reserve: float = 1.0,
     ) -> Beginning:
         """The sessions in progress under a load.
 
@@ -121,9 +130,11 @@ class Beginnings:
             seed: of the trial's traffic.
             window: as for :meth:`law`.
             endless: simulates an unlimited prefix cache.
+            length_s: seconds of the window's plan, if that is fixed.
             pace: of the engine; None while it is unknown. Sessions of a closed loop without pauses are then divided by
                 their answer lengths, and all others are in a pause.
             restart: number of earlier starts of this trial's load, whose words are cached.
+            reserve: multiplies the seconds of the load for which the sessions are written.
         """
         seed = Seed(seed.traffic, f"{seed.words}/{restart}")
         law = self.law(window)
@@ -140,8 +151,11 @@ class Beginnings:
             places[entry.number].append(at)
         rests: dict[int, PlannedSession] = {}
         seen: list[Answered] = []
-        for number, session in self._sessions(begun, seed, window):  # one at a time: some have a hundred megabytes
+        reach_s = min(self._reach_s, reserve * self._needed_s(load, law, pace, length_s))
+        lasts = [self._last_within(entry, reach_s) if window is None else None for entry in begun]
+        for number, whole in self._sessions(begun, lasts, seed, window):  # one at a time: some have 100 megabytes
             for at in places[number]:
+                session = msgspec.structs.replace(whole, turns=whole.turns[: lasts[at]])
                 play = f"b{restart}.{at}"
                 rests[at] = rest_of(session, begun[at], starts_s[at] if starts_s else 0.0, play)
                 seen += answered(session, begun[at], play)
@@ -152,7 +166,12 @@ class Beginnings:
         plan = self._file(seed, pace, (rests.pop(at) for at in in_order), endless)
         plan.write()
         in_flight = math.ceil(count * law.answered_share(pace))
-        return Beginning(plan, history, min(_MAX_PRIMED, max(_MIN_PRIMED, in_flight)), pace)
+        slots = min(_MAX_PRIMED, max(_MIN_PRIMED, in_flight))
+        is_cut = reach_s < self._reach_s and any(
+            last is not None and last < len(self._shapes[entry.number].output_tokens)
+            for entry, last in zip(begun, lasts, strict=True)
+        )
+        return Beginning(plan, history, slots, pace, reach_s if is_cut else math.inf)
 
     def forget(self) -> None:
         """Delete the files of all plans."""
@@ -166,21 +185,33 @@ class Beginnings:
         sessions = round((load.rate_per_s or 0.0) * law.session_s(pace))
         return min(sessions, _MAX_BEGUN, load.max_in_flight or _MAX_BEGUN)
 
+    def _needed_s(self, load: Load, law: SessionLaw, pace: Pace, length_s: float | None) -> float:
+        """Seconds of the load that sessions in progress must last at this pace, with some to spare."""
+        limits, answer_s = self._experiment.trial, law.answer_s(pace)
+        turnover_s = law.turnover_s(answer_s) if load.concurrency is not None else 0.0
+        window = min(limits.max_window_s, window_s(load, limits, turnover_s, length_s))
+        return _SPARE * (limits.ramp_s + window + _ANSWERS_BESIDE * answer_s)
+
     def _seed(self, words: str) -> Seed:
         """Lengths and pauses are the experiment's, so that the law is; words are the trial's."""
         return Seed(f"{self._experiment.seed}/begun", f"{words}/begun")
 
-    def _sessions(self, begun: Sequence[Begun], seed: Seed, window: PlanFile | None) -> Iterator[tuple[int, Session]]:
-        """The chosen sessions with their numbers, up to the last turn within reach."""
+    def _last_within(self, entry: Begun, reach_s: float) -> int:
+        """Number of a session's first turns that hold all within reach."""
+        due_s = {call.turn: call.delay_s for call in entry.calls}
+        return self._shapes[entry.number].links.first_within(reach_s, ended=entry.ended, due_s=due_s)
+
+    def _sessions(
+        self, begun: Sequence[Begun], lasts: Sequence[int | None], seed: Seed, window: PlanFile | None
+    ) -> Iterator[tuple[int, Session]]:
+        """The chosen sessions with their numbers, up to the last turn within reach of any entry."""
         if window is not None:
             numbers = {entry.number for entry in begun}
             yield from ((number, planned.session) for number, planned in enumerate(window) if number in numbers)
             return
         turns: Counter[int] = Counter()
-        for entry in begun:
-            due_s = {call.turn: call.delay_s for call in entry.calls}
-            within = self._shapes[entry.number].links.first_within(self._reach_s, ended=entry.ended, due_s=due_s)
-            turns[entry.number] = max(turns[entry.number], within)
+        for entry, last in zip(begun, lasts, strict=True):
+            turns[entry.number] = max(turns[entry.number], last or 0)
         written = chosen_sessions(self._workload, self._tokenizer, self._seed(seed.words), turns)
         yield from zip(sorted(turns), written, strict=True)
 

@@ -6,7 +6,7 @@ import itertools
 from bakeoff.harness.experiment.config import Experiment, is_steady
 from bakeoff.harness.rules.rule_set import Start
 from bakeoff.harness.traffic.session_law import SessionLaw
-from bakeoff.harness.traffic.steady import window_s
+from bakeoff.harness.traffic.window_length import window_s
 from bakeoff.results.records import Cache, Load
 from bakeoff.workloads import Seed, WorkloadError
 from bakeoff.workloads.shapes import SupportsChoice, SupportsShapes

@@ -75,7 +75,7 @@ class Traffic(msgspec.Struct, frozen=True):
         primed: shared system prompts, which are sent before the load; None unless the cache is to be primed.
         window: the measured sessions; for varying loads and recorded arrivals, all sessions.
         law: of the sessions in the long run; None for varying loads and recorded arrivals, as the next three.
-        begin: plans the sessions in progress when the load begins, from ``pace`` and ``restart``; see
+        begin: plans the sessions in progress when the load begins, from ``pace``, ``restart`` and ``reserve``; see
             :meth:`bakeoff.harness.traffic.beginning.Beginnings.plan`.
         ramp: sent before the window.
         tail: sent after the window.
@@ -253,7 +253,10 @@ class TrafficPlanner:
         if steady and warm:
             ramp = Pool(window, length_s or 0.0)
         law = self._beginnings.law(window if warm else None) if steady else None
-        begin = functools.partial(self._beginnings.plan, load, seed, window if warm else None, endless) if law else None
+        begin = None
+        if law is not None:
+            begun_from = window if warm else None
+            begin = functools.partial(self._beginnings.plan, load, seed, begun_from, endless, length_s=length_s)
         tail = self._pool(load, _part(seed, "tail"), endless) if steady else None
         return Traffic(
             primed, window, law, begin, ramp, tail, length_s, shape_sha256, sha256, limits.cache, endless

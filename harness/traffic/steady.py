@@ -5,17 +5,17 @@ from collections.abc import Callable, Iterable, Iterator
 
 from bakeoff.harness.client.fleet import SteadyPlan, WindowPlan, WirePool
 from bakeoff.harness.client.orders import Open, Ramped, Steady
+from bakeoff.harness.client.steady import OVERDUE_ANSWERS
 from bakeoff.harness.client.wire import WireSession
 from bakeoff.harness.experiment.config import TrialConfig, is_steady
 from bakeoff.harness.traffic.beginning import Beginning
 from bakeoff.harness.traffic.plan_file import PlanFile
 from bakeoff.harness.traffic.planner import Pool, Traffic
+from bakeoff.harness.traffic.window_length import window_s
 from bakeoff.results.records import Cache, Load, RampRecord
 from bakeoff.results.units import NS_PER_S
 from bakeoff.workloads import PlannedSession
 
-TURNOVERS = 3
-"""Minimum length of a closed loop's window, in turnovers: mean times from one request of a slot to its next."""
 _MAX_PLANNED = 100_000
 """Most requests to which the plan of a closed loop is extended: each takes about a millisecond to write."""
 _SPARE = 2.0
@@ -36,19 +36,6 @@ def share_of(load: Load, limits: TrialConfig) -> Open | Steady:
     if is_steady(load):
         return Steady(load.concurrency, load.max_in_flight, limits.ramp_s)
     return Open(limits.duration_s, load.max_in_flight)
-
-
-def window_s(load: Load, limits: TrialConfig, turnover_s: float, length_s: float | None = None) -> float:
-    """Seconds that a window needs: the longest of ``duration_s``, ``min_requests`` and three turnovers.
-
-    Args:
-        load: the trial's level.
-        limits: of the trial.
-        turnover_s: of a slot; 0 in an open loop.
-        length_s: seconds of the plan, if it is fixed; else ``min_requests`` needs as many turnovers as it takes.
-    """
-    for_requests_s = length_s or limits.min_requests * turnover_s / (load.concurrency or 1)
-    return max(limits.duration_s, for_requests_s, TURNOVERS * turnover_s)
 
 
 def ramp_record(load: Load, limits: TrialConfig, traffic: Traffic, begun: int, ramped: Ramped) -> RampRecord:
@@ -79,6 +66,10 @@ class SteadyTraffic:
         encode_window: encodes the window.
         opened: takes the instant at which the window opens.
         workers: of the client, which divide every plan by sessions.
+
+    Attributes:
+        fell_short: whether the load ended after the ramp because its sessions in progress, which are written only as
+            far as the assumed pace needs, would have ended before the window.
     """
 
     def __init__(
@@ -105,6 +96,7 @@ class SteadyTraffic:
         self._encode_window = encode_window
         self._opened = opened
         self._workers = workers
+        self.fell_short = False
 
     def plan(self) -> SteadyPlan:
         """The order for the client: the ramp, and the callbacks that plan the window and detect saturation."""
@@ -120,6 +112,11 @@ class SteadyTraffic:
             return None
         plan, tail = self._traffic.window, self._traffic.tail
         length_s = self._length_s(ramped, plan)
+        law = self._traffic.law
+        answer_s = law.answer_s(ramped.pace) if law and ramped.pace else 0.0
+        self.fell_short = ramped.elapsed_s + length_s + OVERDUE_ANSWERS * answer_s > self._beginning.reach_s
+        if self.fell_short:
+            return None
         stride = plan.requests + tail.plan.requests
         warm = self._traffic.cache is Cache.WARM and self._load.concurrency is not None
         return WindowPlan(

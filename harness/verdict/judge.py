@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from bakeoff.harness.host.machine_state import machine_findings, sampler_lost
-from bakeoff.harness.traffic.steady import TURNOVERS
+from bakeoff.harness.traffic.window_length import TURNOVERS
 from bakeoff.harness.verdict.addresses import address_findings
 from bakeoff.harness.verdict.answers import answer_findings, miscounted, resent
 from bakeoff.harness.verdict.client import client_faults, fewer_workers, sent_late, stalled_client, uncalibrated

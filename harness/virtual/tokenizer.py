@@ -10,15 +10,20 @@ from bakeoff.workloads.approximate import ApproximateTokenizer
 
 _SYLLABLES = tuple(a + b for a, b in itertools.product("bdfgklmnprstvz", "aeiou"))
 _WORDS = 1024
+_KEPT = 100_000
+"""Words whose ids are kept: a language has fewer, and random ones are without end."""
 _UNKNOWN = 1 << 20
 """First id of words outside the vocabulary."""
 
 
 class _Ids(dict[str, int]):
-    """Ids of the vocabulary's words; any other word has the id of its checksum."""
+    """Ids of the vocabulary's words; any other word has the id of its checksum, which is kept for the first of them."""
 
     def __missing__(self, word: str) -> int:
-        return _UNKNOWN + (zlib.crc32(word.encode()) >> 1)
+        number = _UNKNOWN + (zlib.crc32(word.encode()) >> 1)
+        if len(self) < _KEPT:
+            self[word] = number
+        return number
 
 
 class WordTokenizer(ApproximateTokenizer):
@@ -50,7 +55,7 @@ class WordTokenizer(ApproximateTokenizer):
     @property
     def vocabulary(self) -> dict[str, int]:
         """Every word of the vocabulary with the space before it, as ``Ġ``."""
-        return {f"Ġ{word}": number for word, number in self._ids.items()}
+        return {f"Ġ{word}": number for number, word in enumerate(self._words)}
 
 
 @functools.cache

@@ -1,5 +1,6 @@
 """Planned traffic: equal lengths for all engines and repeats, different words, counted before anything is sent."""
 
+import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -193,6 +194,36 @@ def test_long_answers_in_the_ramp_do_not_shorten_the_plan_of_the_window(planner_
     mean_s = traffic.law.answer_s(pace)
     plan.window(Ramped(complete=True, ended=2, request_s=4 * mean_s, pace=pace))
     assert traffic.window.requests >= 1.5 * 2 * 30.0 / mean_s
+
+
+def test_sessions_in_progress_are_written_as_far_as_the_load_needs(planner_of: Any):
+    """Each call that may be due while the load lasts is there, and few others."""
+    planner = planner_of(workload=TALK, trial={"ramp_s": 5.0, "duration_s": 30.0, "timeout_s": 600.0})
+    traffic = planner.traffic(Load(concurrency=20), 1, "a")
+    assert traffic.begin is not None
+    short, whole = (traffic.begin(pace=PACE, reserve=reserve) for reserve in (1.0, 1e9))
+    assert whole.reach_s == math.inf
+    for cut, full in zip(short.plan, whole.plan, strict=True):
+        count = len(cut.session.turns)
+        assert full.session.turns[:count] == cut.session.turns
+        pauses_s = (cut.offset_s or 0.0) + sum(turn.think_s for turn in full.session.turns[1:count])
+        assert count == len(full.session.turns) or pauses_s + full.session.turns[count].think_s > short.reach_s - 5.0
+    assert short.plan.requests < 0.8 * whole.plan.requests
+    assert short.history.requests == whole.history.requests
+
+
+def test_a_load_whose_sessions_would_end_before_the_window_begins_again(planner_of: Any):
+    changes = {"ramp_s": 5.0, "duration_s": 30.0, "timeout_s": 600.0}
+    traffic = planner_of(workload=TALK, trial=changes).traffic(OPEN, 1, "a")
+    limits = make_experiment(trial=changes).trial
+    assert traffic.begin is not None
+    for reserve, elapsed_s, fell_short in ((1.0, 6.0, False), (1.0, 60.0, True), (4.0, 60.0, False)):
+        steady = SteadyTraffic(
+            OPEN, limits, traffic, traffic.begin(pace=PACE, reserve=reserve), may_restart=False, sent=0,
+            encode=lambda *_: iter(()), encode_window=lambda *_: iter(()), opened=lambda _: None,
+        )  # fmt: skip
+        ramped = Ramped(complete=True, ended=20, request_s=0.5, pace=PACE, elapsed_s=elapsed_s)
+        assert (steady.plan().window(ramped) is None) == steady.fell_short == fell_short
 
 
 def test_sessions_in_progress_have_words_of_their_own_at_each_start_of_the_load(planner_of: Any):

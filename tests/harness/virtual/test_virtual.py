@@ -10,6 +10,7 @@ import pytest
 
 from bakeoff import results
 from bakeoff.harness.conduct.policies.search_config import search_config
+from bakeoff.harness.traffic import beginning
 from bakeoff.harness.verdict.evidence import Evidence
 from bakeoff.harness.verdict.judge import judge
 from bakeoff.harness.virtual import (
@@ -63,6 +64,27 @@ def test_equal_seeds_give_equal_bytes_and_others_do_not(tmp_path: Path):
     assert [trial.record.verdict for trial in runs[0].finished] == [Verdict.VALID] * 12
     assert files(runs[0]) == files(runs[1])
     assert files(runs[0]) != files(runs[2])
+
+
+def test_a_window_is_the_same_however_far_its_sessions_in_progress_were_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Where that is not far enough, the load begins again with more of them."""
+    engine = VirtualEngine(service=PerToken(Fixed(0.2), Fixed(0.01)))
+    talk = {"name": "multi-turn", "options": {"scale": 0.02}}
+    windows, sent = [], []
+    for spare in (1.5, 0.05):
+        monkeypatch.setattr(beginning, "_SPARE", spare)
+        changes = {"loads": [{"concurrency": 12}], "workload": talk, "trial": {}}
+        run, _ = served_run(tmp_path / str(spare), engine, **changes)
+        (trial,) = run.finished
+        assert trial.record.verdict is Verdict.VALID
+        inside = [request for request in trial.requests if request.phase is Phase.MEASURED]
+        start_ns = trial.record.window.start_ns
+        windows.append(sorted((request.planned_ns - start_ns, request.output_tokens) for request in inside))
+        sent.append(len(trial.requests))
+    assert windows[0] == windows[1]
+    assert sent[1] > sent[0]
 
 
 def test_what_the_client_measures_is_what_the_engine_did(tmp_path: Path):
