@@ -246,7 +246,8 @@ def floors(results: Results, cells: Sequence[Cell], options: argparse.Namespace)
     machine = results.of("machine")[0]
     value_bytes = 4 if options.dtype == "float32" else 2
     costs = ModelCosts(config_from_hf(options.raw, "config"), value_bytes, value_bytes)
-    gpus = gpus_of(options) if torch.cuda.is_available() else 1  # processes on one CPU share its ceilings
+    is_gpu = options.device != "cpu" and torch.cuda.is_available()
+    gpus = gpus_of(options) if is_gpu else 1  # processes on one CPU share its ceilings
     ceilings = Machine(gpus * machine["bytes_per_s"], gpus * machine["flops_per_s"])
     return {cell: costs.run_floor_s(*cell, ceilings, seats=options.seats) for cell in cells}
 
@@ -320,7 +321,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--tensor-parallel", type=int, default=1, metavar="N", help="GPUs that divide each layer")
     parser.add_argument("--pipeline-parallel", type=int, default=1, metavar="N", help="GPUs that divide the layers")
     parser.add_argument("--expert-parallel", action="store_true", help="--tensor-parallel's GPUs have whole experts")
-    parser.add_argument("--plan", metavar="GPU", help="compare with bakeoff plan for this GPU, such as h200")
+    parser.add_argument(
+        "--plan",
+        choices=sorted(gpu_table()),
+        metavar="GPU",
+        help="compare with bakeoff plan for this GPU, such as h200",
+    )
     parser.add_argument("--quantization", choices=list(QUANTISED_GOALS), help="of the weights of ours and vLLM")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--dtype", default="bfloat16")
@@ -332,8 +338,10 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     options.raw = json.loads(options.config.read_text(encoding="utf-8")) if options.config else shape_of(options.model)
     if gpus_of(options) > 1 and "hf" in options.engine:
         parser.error("Transformers runs on one GPU here; leave hf out of --engine")
-    if options.plan and options.pipeline_parallel > 1:
-        parser.error("bakeoff plan knows no pipelines; leave --plan out")
+    if options.plan and (options.pipeline_parallel > 1 or options.expert_parallel or options.dtype != "bfloat16"):
+        parser.error("bakeoff plan knows tensor parallelism in bf16 only here; leave --plan out")
+    if min(options.tensor_parallel, options.pipeline_parallel) < 1:
+        parser.error("--tensor-parallel and --pipeline-parallel are at least 1")
     return options
 
 

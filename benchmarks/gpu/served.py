@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 
 from bakeoff import results
 from bakeoff.engines import Deployment, EngineSpec, Model, engine, launched, pick_port
+from bakeoff.results.log.store import runs_named
 from benchmarks.bars import Bars
 from benchmarks.gpu.offline import DEFAULT_MODEL, UNFINISHED
 from benchmarks.gpu.parts.checkpoint import FORMATS, FormatName, write_checkpoint
@@ -133,14 +134,14 @@ def experiment(name: str, traffic: Traffic, folder: Path, urls: dict[str, str], 
     )  # fmt: skip
 
 
-def run_exists(name: str, out: Path) -> bool:
-    """Whether there is a run of an experiment to resume."""
-    return any(out.glob(f"*-{name}-*/run.jsonl"))
+def latest_run(name: str, out: Path) -> Path | None:
+    """The newest run of an experiment; None if there is none."""
+    return next((folder.path for folder in runs_named(out, name)), None)
 
 
 async def run(file: Path, out: Path, limit_s: float) -> bool:
     """Run or resume an experiment; returns whether it ended within the limit."""
-    resume = ["--resume", "latest"] if run_exists(file.stem, out) else []
+    resume = ["--resume", "latest"] if latest_run(file.stem, out) else []
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
@@ -227,8 +228,8 @@ async def main() -> None:
         file.write_text(experiment(name, traffic, folder, urls, options), encoding="utf-8")
         is_finished = await run(file, options.out, deadline_s - asyncio.get_running_loop().time())
     bars = Bars()
-    if run_exists(name, options.out):
-        latest = results.load(max(options.out.glob(f"*-{name}-*")))
+    if folder := latest_run(name, options.out):
+        latest = results.load(folder)
         if len(latest.trials):
             judge(latest, options.engine, bars)
         if options.publish:

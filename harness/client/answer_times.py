@@ -81,34 +81,35 @@ class AnswerTimes:
         answers = self._by_length.values()
         ages_ns = sum(now_ns - request.read_ns[0] for request in in_flight if request.read_ns)
         rest_ns = (sum(each.rest_ns for each in answers) + ages_ns) / sum(each.count for each in answers)
-        return min(each.least_first_ns for each in self._long()) + rest_ns
+        return min(each.least_first_ns for each in answers) + rest_ns
 
     @property
     def are_queued(self) -> bool:
         """Whether requests wait for their first byte longer than the quickest one, by a fair part of their time.
 
-        The first byte of an answer that is not streamed comes with its end, and tells nothing of a queue.
+        An engine that sends tokens in groups sends an answer that is shorter than a group early. So a request is
+        compared with the quickest of those whose answers are at least as long, unless waits are half of the time. The
+        first byte of an answer that is not streamed comes with its end, and tells nothing of a queue.
         """
-        return bool(self._streamed) and self.wait_ns > _QUEUED_SHARE * self._mean_answer_ns
+        if not self._streamed:
+            return False
+        least_ns, waits_ns, count = math.inf, 0.0, 0
+        for length in sorted(self._by_length, reverse=True):
+            answers = self._by_length[length]
+            least_ns = min(least_ns, answers.least_first_ns)
+            waits_ns += answers.first_ns - answers.count * least_ns
+            count += answers.count
+        mean_ns = self._mean_answer_ns
+        return waits_ns > _QUEUED_SHARE * mean_ns * count or 2 * self.wait_ns > mean_ns
 
     @property
     def wait_ns(self) -> float:
-        """Mean time to the first byte beyond that of the quickest request; 0 if none was answered.
-
-        Of the longer half of the answers: an engine that sends tokens in groups sends an answer of fewer tokens at
-        once, and so earlier than the first group of a longer one, which has not waited.
-        """
+        """Mean time to the first byte beyond that of the quickest request; 0 if none was answered."""
         if not self._by_length:
             return 0.0
-        answers = self._long()
+        answers = self._by_length.values()
         mean_ns = sum(each.first_ns for each in answers) / sum(each.count for each in answers)
         return mean_ns - min(each.least_first_ns for each in answers)
-
-    def _long(self) -> list[_OfLength]:
-        """Answers that are at least as long as the median."""
-        lengths = sorted(self._by_length)
-        counts = np.cumsum([self._by_length[length].count for length in lengths])
-        return [self._by_length[length] for length in lengths[np.searchsorted(counts, counts[-1] / 2) :]]
 
     @property
     def _mean_answer_ns(self) -> float:
@@ -121,9 +122,9 @@ class AnswerTimes:
         """The engine's pace; None if no request was answered.
 
         Least squares of the answer times over their lengths: the time to the first byte and the rest would do where
-        each token comes alone, but the first read of an engine that sends tokens in groups has several. Where requests
-        queue, the times after the first byte are taken, since waits that grow would be taken for those of longer
-        answers. Where lengths are equal or longer answers do not take longer, the first byte ends the first token.
+        each token comes alone, but the first read of an engine that sends tokens in groups has several. These two are
+        used where lengths are equal, where longer answers do not take longer, and where requests queue: waits that grow
+        would be taken for those of longer answers.
 
         At most one answer time of waiting in a queue is included: an overload, in which waits grow for ever, says
         nothing of the engine's pace.
@@ -136,12 +137,11 @@ class AnswerTimes:
         deviations = tokens - mean_tokens
         variance = (counts * deviations**2).sum() / count
         token_ns = 0.0
-        if variance > mean_tokens / count:
-            times_ns = rest_ns if self.are_queued else first_ns + rest_ns
-            token_ns = (deviations * times_ns).sum() / count / variance
+        if variance > mean_tokens / count and not self.are_queued:
+            token_ns = (deviations * (first_ns + rest_ns)).sum() / count / variance
         if token_ns <= 0 or token_ns * mean_tokens >= mean_ns:
             token_ns = rest_ns.sum() / (counts * tokens).sum() if tokens.any() else 0.0
-        wait_ns = self.wait_ns
+        wait_ns = self.wait_ns if self._streamed else 0.0  # else the first byte comes with the answer's end
         overload_ns = max(0.0, wait_ns - (mean_ns - wait_ns))
         ttft_ns = max(0.0, mean_ns - token_ns * mean_tokens - overload_ns)
         return Pace(float(ttft_ns) / NS_PER_S, float(token_ns) / NS_PER_S)

@@ -33,6 +33,9 @@ class Open(msgspec.Struct, frozen=True, tag="open"):
     max_in_flight: int | None = None
 
 
+RAMP_REQUESTS = 20
+
+
 class Steady(msgspec.Struct, frozen=True, tag="steady"):
     """One worker's share of ramp, window and tail under one load; see :mod:`bakeoff.harness.client.steady`."""
 
@@ -42,7 +45,7 @@ class Steady(msgspec.Struct, frozen=True, tag="steady"):
     """Open loop: sessions above this number wait inside the client."""
     ramp_s: float = 0.0
     """Shortest ramp."""
-    ramp_requests: int = 20
+    ramp_requests: int = RAMP_REQUESTS
     """Requests that must have ended in the ramp; in a closed loop of fewer slots, one per slot."""
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
@@ -33,8 +34,6 @@ from bakeoff.workloads.models import ModelMix
 
 MAX_RESTARTS = 2
 """Times that a steady load may start again because its sessions in progress did not fit the engine's pace."""
-_MORE_RESERVE = 2.0
-"""Factor of the length for which sessions in progress are written, if they would have ended before the window."""
 _SLOTS = 2
 """Sessions at a time while shared prompts are sent to fill a cache."""
 
@@ -170,13 +169,13 @@ class TrialLoad:
 
         How many there are and where depends on the engine's pace. If the ramp shows that an assumed pace was off, the
         load starts again with what it measured; the requests of such a ramp count as sent before the load. So it does
-        if the sessions would end before the window, and they are written further then.
+        if sessions might end before the window does; they are written as far as the longest trial goes then.
         """
         trial, traffic = self._plan, self._traffic
         assert traffic.begin is not None
         assert traffic.ramp is not None
         load, cycle = trial.load, traffic.ramp.plan.requests
-        planned, restart, reserve = 0, 0, 1.0
+        planned, restart, paces_off, reserve = 0, 0, 0, 1.0
 
         def open_window(start_ns: int) -> None:
             self._observer.stage(trial, Stage.WINDOW)
@@ -191,14 +190,17 @@ class TrialLoad:
                 self._observer.stage(trial, Stage.PRIME)
             sent += await self._prime(beginning.history, slots=beginning.slots, sent=sent)
             plan = SteadyTraffic(
-                load, self._experiment.trial, traffic, beginning, may_restart=restart < MAX_RESTARTS, sent=sent,
+                load, self._experiment.trial, traffic, beginning, may_restart=paces_off < MAX_RESTARTS, sent=sent,
                 encode=self._encoded, encode_window=window, opened=open_window,
                 workers=self._experiment.client.workers,
             )  # fmt: skip
             self._observer.stage(trial, Stage.RAMP)
             result = await self._fleet.steady(order, plan.plan(), self._folder)
             planned, restart = planned + result.planned, restart + 1
-            reserve *= _MORE_RESERVE if plan.fell_short else 1.0
+            if plan.fell_short:
+                reserve = math.inf
+            else:
+                paces_off += 1
             if result.ramp is not None:
                 self._paces.learn(trial.engine, load, result.ramp.pace)
             if result.window is not None or (result.ramp is not None and result.ramp.has_failed):

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from bakeoff.harness.client.orders import RAMP_REQUESTS
 from bakeoff.harness.experiment.config import Experiment
 from bakeoff.harness.traffic.plan_file import PlanFile
 from bakeoff.harness.traffic.session_law import Begun, SessionLaw
@@ -44,8 +45,12 @@ _START_SHARE = 0.5
 _SLOTS_PER_STEP, _STEP_S = 4, 0.001
 """Where that part is too short, they start in groups of this many, this far apart."""
 _SPARE, _ANSWERS_BESIDE = 1.5, 6.0
-"""Sessions in progress are written for this many times the expected load, of which so many answer times are ramp and
-tail. An agent's session may go on for an hour: writing the prompts of all of it took two minutes for 16 agents."""
+"""Sessions in progress are written for 1.5 × (ramp + window + 6 answer times) and :data:`PLANNING_S`. A session of an
+agent may last an hour, and writing all of it takes longer than the trial."""
+_RAMP_GROWTH = 1.25
+"""The end of a ramp is considered at times that grow by this factor."""
+PLANNING_S = 15.0
+"""Seconds between the end of the ramp and the window, in which more of its sessions may have to be written."""
 _MIN_PRIMED, _MAX_PRIMED = 2, 32
 """Fewest and most requests in flight while histories are sent."""
 
@@ -188,9 +193,14 @@ class Beginnings:
     def _needed_s(self, load: Load, law: SessionLaw, pace: Pace, length_s: float | None) -> float:
         """Seconds of the load that sessions in progress must last at this pace, with some to spare."""
         limits, answer_s = self._experiment.trial, law.answer_s(pace)
-        turnover_s = law.turnover_s(answer_s) if load.concurrency is not None else 0.0
+        if load.concurrency is not None:
+            turnover_s = law.turnover_s(answer_s)
+            ramp_s = turnover_s * min(1.0, RAMP_REQUESTS / load.concurrency)
+        else:
+            turnover_s, ramp_s = 0.0, RAMP_REQUESTS / ((load.rate_per_s or 1.0) * law.turns)
         window = min(limits.max_window_s, window_s(load, limits, turnover_s, length_s))
-        return _SPARE * (limits.ramp_s + window + _ANSWERS_BESIDE * answer_s)
+        ramp_s = _RAMP_GROWTH * max(limits.ramp_s, ramp_s)
+        return _SPARE * (ramp_s + window + _ANSWERS_BESIDE * answer_s) + PLANNING_S
 
     def _seed(self, words: str) -> Seed:
         """Lengths and pauses are the experiment's, so that the law is; words are the trial's."""

@@ -8,7 +8,7 @@ from bakeoff.harness.client.orders import Open, Ramped, Steady
 from bakeoff.harness.client.steady import OVERDUE_ANSWERS
 from bakeoff.harness.client.wire import WireSession
 from bakeoff.harness.experiment.config import TrialConfig, is_steady
-from bakeoff.harness.traffic.beginning import Beginning
+from bakeoff.harness.traffic.beginning import PLANNING_S, Beginning
 from bakeoff.harness.traffic.plan_file import PlanFile
 from bakeoff.harness.traffic.planner import Pool, Traffic
 from bakeoff.harness.traffic.window_length import window_s
@@ -69,7 +69,7 @@ class SteadyTraffic:
 
     Attributes:
         fell_short: whether the load ended after the ramp because its sessions in progress, which are written only as
-            far as the assumed pace needs, would have ended before the window.
+            far as the assumed pace needs, might have ended before the window does.
     """
 
     def __init__(
@@ -111,12 +111,10 @@ class SteadyTraffic:
         if ramped.has_failed or (self._may_restart and self._is_off(ramped)):
             return None
         plan, tail = self._traffic.window, self._traffic.tail
-        length_s = self._length_s(ramped, plan)
-        law = self._traffic.law
-        answer_s = law.answer_s(ramped.pace) if law and ramped.pace else 0.0
-        self.fell_short = ramped.elapsed_s + length_s + OVERDUE_ANSWERS * answer_s > self._beginning.reach_s
+        self.fell_short = self._needed_s(ramped) > self._beginning.reach_s
         if self.fell_short:
             return None
+        length_s = self._length_s(ramped, plan)
         stride = plan.requests + tail.plan.requests
         warm = self._traffic.cache is Cache.WARM and self._load.concurrency is not None
         return WindowPlan(
@@ -124,6 +122,15 @@ class SteadyTraffic:
             WirePool(self._encode_window(plan, 0), stride if warm else None),
             self._pool(tail, first=plan.requests, stride=stride),
         )
+
+    def _needed_s(self, ramped: Ramped) -> float:
+        """Seconds from the start of the load to the last answer of its window."""
+        law, begun = self._traffic.law, self._beginning.plan.sessions
+        window = min(
+            ramp_record(self._load, self._limits, self._traffic, begun, ramped).window_s, self._limits.max_window_s
+        )
+        answer_s = law.answer_s(ramped.pace) if law and ramped.pace else 0.0
+        return ramped.elapsed_s + PLANNING_S + window + OVERDUE_ANSWERS * answer_s
 
     def _length_s(self, ramped: Ramped, plan: PlanFile) -> float:
         """Seconds of the window. Extends a closed loop's plan as far as the ramp's pace will need."""

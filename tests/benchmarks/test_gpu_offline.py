@@ -207,6 +207,8 @@ def test_options_that_do_not_go_together_are_refused(capsys: pytest.CaptureFixtu
     for words, message in (
         (("--engine", "hf", "--tensor-parallel", "2"), "leave hf out of --engine"),
         (("--plan", "h200", "--pipeline-parallel", "2"), "leave --plan out"),
+        (("--plan", "h2000"), "invalid choice"),
+        (("--tensor-parallel", "0"), "at least 1"),
     ):
         with pytest.raises(SystemExit):
             parse(words)

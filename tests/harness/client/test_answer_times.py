@@ -56,14 +56,44 @@ def test_answers_shorter_than_a_group_of_tokens_come_earlier_but_the_others_have
     assert (times.pace.ttft_s, times.pace.token_s) == (pytest.approx(0.1), pytest.approx(0.02))
 
 
-def test_in_a_queue_the_pace_is_that_behind_the_first_byte_whatever_waited():
+@pytest.mark.parametrize("lengths", [(2,) * 6 + (60,) * 4, tuple(range(1, 8)), (*range(4, 29, 4), 100, 200, 100)])
+def test_groups_are_no_queue_however_many_answers_are_shorter(lengths: tuple[int, ...]):
+    times = times_of(*map(grouped, lengths))
+    assert not times.are_queued
+    assert times.pace is not None
+    assert (times.pace.ttft_s, times.pace.token_s) == (pytest.approx(0.1), pytest.approx(0.02))
+
+
+def test_in_a_queue_the_pace_is_that_of_the_first_byte_and_of_the_rest():
     """The longest answers have waited longest, which would be taken for their length."""
-    waits = {10: 0.0, 20: 0.4, 40: 0.8, 80: 1.2}
-    times = times_of(*(grouped(tokens, wait_s) for tokens, wait_s in waits.items()))
+    waits = {11: (0.0, 0.2), 21: (0.0, 0.8), 41: (0.0, 1.2), 81: (0.0, 1.8)}
+    answers = [
+        ended(0.5 + wait_s, tokens, 0.5 + wait_s + 0.02 * (tokens - 1)) for tokens, of in waits.items() for wait_s in of
+    ]
+    times = times_of(*answers)
     assert times.are_queued
     assert times.pace is not None
-    assert times.pace.token_s == pytest.approx(0.02)
-    assert times.pace.ttft_s == pytest.approx(0.1 + 0.6), "as late as they were on average"
+    assert (times.pace.ttft_s, times.pace.token_s) == (pytest.approx(0.5 + 0.5), pytest.approx(0.02))
+
+
+@pytest.mark.parametrize("short_waits", [True, False])
+def test_an_overload_counts_as_one_answer_time_of_waiting_whichever_answers_waited(short_waits: bool):
+    waited_s = {10: 20.0 if short_waits else 0.0, 100: 0.0 if short_waits else 10.0}
+    times = times_of(*(ended(0.5 + waited_s[n], n, 0.5 + waited_s[n] + 0.02 * (n - 1)) for n in (10,) * 4 + (100,) * 5))
+    assert times.are_queued
+    assert times.pace is not None
+    served_s = 0.5 + 0.02 * (4 * 9 + 5 * 99) / 9
+    assert times.pace.ttft_s + 0.02 * (4 * 9 + 5 * 99) / 9 == pytest.approx(2 * served_s)
+
+
+def test_answers_that_come_whole_have_no_queue():
+    times = AnswerTimes()
+    for tokens in (10, 10, 400, 1000):
+        whole = ended(2.0 + 0.02 * (tokens - 1), tokens, 2.0 + 0.02 * (tokens - 1))
+        whole.is_streamed = False
+        times.add(whole)
+    assert times.pace is not None
+    assert (times.pace.ttft_s, times.pace.token_s) == (pytest.approx(2.0), pytest.approx(0.02))
 
 
 def test_equal_answers_have_the_pace_of_their_first_byte_and_of_the_rest():

@@ -208,16 +208,16 @@ def test_sessions_in_progress_are_written_as_far_as_the_load_needs(planner_of: A
         assert full.session.turns[:count] == cut.session.turns
         pauses_s = (cut.offset_s or 0.0) + sum(turn.think_s for turn in full.session.turns[1:count])
         assert count == len(full.session.turns) or pauses_s + full.session.turns[count].think_s > short.reach_s - 5.0
-    assert short.plan.requests < 0.8 * whole.plan.requests
+    assert short.plan.requests < whole.plan.requests
     assert short.history.requests == whole.history.requests
 
 
-def test_a_load_whose_sessions_would_end_before_the_window_begins_again(planner_of: Any):
+def test_a_load_whose_sessions_might_end_before_its_window_does_begins_again(planner_of: Any):
     changes = {"ramp_s": 5.0, "duration_s": 30.0, "timeout_s": 600.0}
     traffic = planner_of(workload=TALK, trial=changes).traffic(OPEN, 1, "a")
     limits = make_experiment(trial=changes).trial
     assert traffic.begin is not None
-    for reserve, elapsed_s, fell_short in ((1.0, 6.0, False), (1.0, 60.0, True), (4.0, 60.0, False)):
+    for reserve, elapsed_s, fell_short in ((1.0, 6.0, False), (1.0, 60.0, True), (math.inf, 60.0, False)):
         steady = SteadyTraffic(
             OPEN, limits, traffic, traffic.begin(pace=PACE, reserve=reserve), may_restart=False, sent=0,
             encode=lambda *_: iter(()), encode_window=lambda *_: iter(()), opened=lambda _: None,
