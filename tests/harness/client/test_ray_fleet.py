@@ -88,7 +88,7 @@ def test_two_nodes_record_what_one_process_records(cluster: str, tmp_path: Path)
         "model": {"name": "truth", "tokenizer": str(checkpoint(tmp_path / "tok"))},
         "workload": {"name": "random", "options": {"input_tokens": 8, "output_tokens": 5, "spread": 0.5}},
         "loads": [{"rate_per_s": 60.0, "arrival": "poisson"}, {"concurrency": 4}],
-        "trial": {"ramp_s": 0.1, "duration_s": 1.0},
+        "trial": {"ramp_s": 0.1, "duration_s": 1.0, "min_requests": 60},
     }
     single = measured(tmp_path / "one", experiment, {"calibrate": False})
     fleet = measured(tmp_path / "two", experiment, {"calibrate": False, "ray": cluster, "workers": 2})
