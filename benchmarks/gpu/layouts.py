@@ -37,15 +37,16 @@ PIPELINE_GOALS: dict[int, dict[Cell, float]] = {
     4: {(16, 4000, 1): 3.0},
 }
 CHUNK_TOKENS = 4096
-"""Most tokens of a step of a pipeline, and of the GPU beside it: more steps than stages keep all stages busy."""
+"""Most tokens in a step of a pipeline, and of the one GPU beside it: prompts need more steps than there are stages."""
 
 
 def layouts(gpus: int) -> dict[str, Layout]:
-    """Layouts of dense models over all GPUs, by name."""
+    """Layouts over all GPUs by name: tensors, stages, contexts, experts, from four GPUs on two stages of tensors."""
     found: dict[str, Layout] = {
         f"TP {gpus}": {"tensor_parallel_size": gpus},
         f"PP {gpus}": {"pipeline_parallel_size": gpus},
         f"CP {gpus}": {"context_parallel_size": gpus},
+        f"EP {gpus}": {"expert_parallel": True, "tensor_parallel_size": gpus},
     }
     if gpus >= 4 and gpus % 2 == 0:
         found[f"TP {gpus // 2} × PP 2"] = {"tensor_parallel_size": gpus // 2, "pipeline_parallel_size": 2}
@@ -86,13 +87,12 @@ def tokens_off(raw: dict[str, Any], dtype: str, layout: Layout, device: str) -> 
 
 
 def compare_tokens(bars: Bars, names: list[str], gpus: int, device: str) -> None:
-    dense, tensor, (pipeline, context) = layouts(gpus), f"TP {gpus}", (f"PP {gpus}", f"CP {gpus}")
+    known = layouts(gpus)
+    tensor, pipeline, context, experts, *mixed = known
     cases = [(name, "bfloat16", tensor) for name in names]
-    cases += [("llama", "float32", layout) for layout in dense]
+    cases += [("llama", "float32", layout) for layout in (tensor, pipeline, context, *mixed)]
     cases += [("gemma3", "bfloat16", layout) for layout in (pipeline, context)]
-    experts = f"EP {gpus}"
     cases += [("mixtral", dtype, experts) for dtype in CLOSE]
-    known = dense | {experts: {"expert_parallel": True, "tensor_parallel_size": gpus}}
     for name, dtype, layout in cases:
         share = tokens_off(small_model(name, gpus), dtype, known[layout], device)
         print(f"{name}, {dtype}, {layout}: tokens that one GPU would not choose: {share:.2%}", flush=True)
@@ -139,7 +139,7 @@ def main() -> None:
     compare_tokens(bars, options.models, gpus, options.device)
     if options.device == "cuda":
         known = layouts(gpus)
-        tensor, pipeline = f"TP {gpus}", f"PP {gpus}"
+        tensor, pipeline, *_ = known
         compare_speed(bars, options.layers, tensor, known[tensor], with_goals(TENSOR_GOALS, gpus))
         goals = with_goals(PIPELINE_GOALS, gpus)
         compare_speed(bars, options.layers, pipeline, known[pipeline], goals, max_num_batched_tokens=CHUNK_TOKENS)

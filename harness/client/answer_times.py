@@ -13,8 +13,8 @@ _QUEUED_SHARE = 0.05
 """Requests are queued if they spend this part of their time waiting."""
 
 
-class _OfLength:
-    """Sums over the answers of one requested length."""
+class _Sums:
+    """Sums over answers."""
 
     __slots__ = ("count", "first_ns", "least_first_ns", "rest_ns", "squared_ns")
 
@@ -40,7 +40,8 @@ class AnswerTimes:
     def __init__(self) -> None:
         self.ended = 0
         self._total_ns = 0
-        self._by_length: dict[int, _OfLength] = {}
+        self._all = _Sums()
+        self._by_length: dict[int, _Sums] = {}
         self._streamed = 0
 
     def add(self, request: RequestInFlight, pause_ns: int = 0) -> None:
@@ -50,8 +51,8 @@ class AnswerTimes:
         if request.has_failed or not request.read_ns:
             return
         self._streamed += request.is_streamed
-        of_length = self._by_length.setdefault(request.requested_output_tokens, _OfLength())
-        of_length.add(request.read_ns[0] - request.planned_ns, request.ended_ns - request.read_ns[0])
+        for sums in (self._all, self._by_length.setdefault(request.requested_output_tokens, _Sums())):
+            sums.add(request.read_ns[0] - request.planned_ns, request.ended_ns - request.read_ns[0])
 
     def mean_ns(self, in_flight: Iterable[RequestInFlight], now_ns: int) -> float | None:
         """Mean time from plan to end, or to the end of the pause after a failure; None if no request has ended.
@@ -76,12 +77,9 @@ class AnswerTimes:
             in_flight: requests that have not ended.
             now_ns: time of this moment.
         """
-        if not self._by_length:
-            return 0.0
-        answers = self._by_length.values()
+        answers = self._all
         ages_ns = sum(now_ns - request.read_ns[0] for request in in_flight if request.read_ns)
-        rest_ns = (sum(each.rest_ns for each in answers) + ages_ns) / sum(each.count for each in answers)
-        return min(each.least_first_ns for each in answers) + rest_ns
+        return answers.least_first_ns + (answers.rest_ns + ages_ns) / answers.count if answers.count else 0.0
 
     @property
     def are_queued(self) -> bool:
@@ -93,29 +91,18 @@ class AnswerTimes:
         """
         if not self._streamed:
             return False
-        least_ns, waits_ns, count = math.inf, 0.0, 0
-        for length in sorted(self._by_length, reverse=True):
-            answers = self._by_length[length]
+        least_ns, waits_ns = math.inf, 0.0
+        for _, answers in sorted(self._by_length.items(), reverse=True):
             least_ns = min(least_ns, answers.least_first_ns)
             waits_ns += answers.first_ns - answers.count * least_ns
-            count += answers.count
-        mean_ns = self._mean_answer_ns
-        return waits_ns > _QUEUED_SHARE * mean_ns * count or 2 * self.wait_ns > mean_ns
+        total_ns = self._all.first_ns + self._all.rest_ns
+        return waits_ns > _QUEUED_SHARE * total_ns or 2 * self.wait_ns * self._all.count > total_ns
 
     @property
     def wait_ns(self) -> float:
         """Mean time to the first byte beyond that of the quickest request; 0 if none was answered."""
-        if not self._by_length:
-            return 0.0
-        answers = self._by_length.values()
-        mean_ns = sum(each.first_ns for each in answers) / sum(each.count for each in answers)
-        return mean_ns - min(each.least_first_ns for each in answers)
-
-    @property
-    def _mean_answer_ns(self) -> float:
-        answers = self._by_length.values()
-        count = sum(each.count for each in answers)
-        return sum(each.first_ns + each.rest_ns for each in answers) / count if count else 0.0
+        answers = self._all
+        return answers.first_ns / answers.count - answers.least_first_ns if answers.count else 0.0
 
     @property
     def pace(self) -> Pace | None:
@@ -129,18 +116,18 @@ class AnswerTimes:
         At most one answer time of waiting in a queue is included: an overload, in which waits grow for ever, says
         nothing of the engine's pace.
         """
-        if not self._by_length:
+        count, total_ns = self._all.count, self._all.first_ns + self._all.rest_ns
+        if not count:
             return None
-        counts, tokens, first_ns, rest_ns = self._sums()
-        count = counts.sum()
-        mean_ns, mean_tokens = (first_ns + rest_ns).sum() / count, (counts * tokens).sum() / count
+        counts, tokens, times_ns = self._columns()
+        mean_ns, mean_tokens = total_ns / count, (counts * tokens).sum() / count
         deviations = tokens - mean_tokens
         variance = (counts * deviations**2).sum() / count
         token_ns = 0.0
         if variance > mean_tokens / count and not self.are_queued:
-            token_ns = (deviations * (first_ns + rest_ns)).sum() / count / variance
+            token_ns = (deviations * times_ns).sum() / count / variance
         if token_ns <= 0 or token_ns * mean_tokens >= mean_ns:
-            token_ns = rest_ns.sum() / (counts * tokens).sum() if tokens.any() else 0.0
+            token_ns = self._all.rest_ns / count / mean_tokens if mean_tokens else 0.0
         wait_ns = self.wait_ns if self._streamed else 0.0  # else the first byte comes with the answer's end
         overload_ns = max(0.0, wait_ns - (mean_ns - wait_ns))
         ttft_ns = max(0.0, mean_ns - token_ns * mean_tokens - overload_ns)
@@ -152,20 +139,19 @@ class AnswerTimes:
 
         0 if fewer than two requests were answered.
         """
-        pace = self.pace
-        counts, tokens, first_ns, rest_ns = self._sums()
-        if pace is None or counts.sum() < 2:
+        pace, total_ns = self.pace, self._all.first_ns + self._all.rest_ns
+        if pace is None or self._all.count < 2 or not total_ns:
             return 0.0
+        counts, tokens, times_ns = self._columns()
         explained_ns = (pace.ttft_s + pace.token_s * tokens) * NS_PER_S
-        squared_ns = sum(each.squared_ns for each in self._by_length.values())
-        times_ns = first_ns + rest_ns
-        residual_ns = squared_ns - 2 * (explained_ns * times_ns).sum() + (counts * explained_ns**2).sum()
-        return math.sqrt(max(0.0, residual_ns)) / float(times_ns.sum()) if times_ns.any() else 0.0
+        residual_ns = self._all.squared_ns - 2 * (explained_ns * times_ns).sum() + (counts * explained_ns**2).sum()
+        return math.sqrt(max(0.0, residual_ns)) / total_ns
 
-    def _sums(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """By length: the number of answers, tokens after the first, and total times to the first byte and after it."""
+    def _columns(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """By length: the number of answers, tokens after the first, and total answer times in nanoseconds."""
         rows = [
-            (each.count, max(0, length - 1), each.first_ns, each.rest_ns) for length, each in self._by_length.items()
+            (answers.count, max(0, length - 1), answers.first_ns + answers.rest_ns)
+            for length, answers in self._by_length.items()
         ]
-        counts, tokens, first_ns, rest_ns = np.array(rows, dtype=np.float64).reshape(-1, 4).T
-        return counts, tokens, first_ns, rest_ns
+        counts, tokens, times_ns = np.array(rows, dtype=np.float64).T
+        return counts, tokens, times_ns

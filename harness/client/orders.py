@@ -34,6 +34,7 @@ class Open(msgspec.Struct, frozen=True, tag="open"):
 
 
 RAMP_REQUESTS = 20
+"""Requests that must have ended in a ramp; in a closed loop of fewer slots, one per slot."""
 
 
 class Steady(msgspec.Struct, frozen=True, tag="steady"):
@@ -46,7 +47,7 @@ class Steady(msgspec.Struct, frozen=True, tag="steady"):
     ramp_s: float = 0.0
     """Shortest ramp."""
     ramp_requests: int = RAMP_REQUESTS
-    """Requests that must have ended in the ramp; in a closed loop of fewer slots, one per slot."""
+    """This worker's part of :data:`RAMP_REQUESTS`."""
 
 
 class Pool(msgspec.Struct, frozen=True):

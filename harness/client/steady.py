@@ -30,7 +30,7 @@ OVERDUE_ANSWERS = 3.0
 """A request is overdue after this many answer times: the mean of the ramp, or that of an answer of its length if it is
 longer. Where one answer in ten is forty times as long as the others, most of those in flight are long ones, which a
 mean would call overdue."""
-_CHECK_GROWTH = 1.25
+CHECK_GROWTH = 1.25
 """The ramp's end is considered at times that grow by this factor."""
 _FIRST_CHECK_NS = 100_000_000
 """Time of the first check if the ramp may be shorter."""
@@ -271,7 +271,7 @@ class SteadyLoad:
         if is_settled or is_failing or since_ramp_ns >= 2 * self._timeout_ns:
             self._end_ramp(is_settled, answer_ns)
             return
-        self._check_ns = round(_CHECK_GROWTH * self._check_ns)
+        self._check_ns = round(CHECK_GROWTH * self._check_ns)
         self._at(self._start_ns + self._check_ns, self._check_ramp)
 
     def _check_rejections(self) -> None:

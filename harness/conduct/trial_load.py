@@ -2,7 +2,6 @@
 
 import asyncio
 import functools
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
@@ -169,13 +168,13 @@ class TrialLoad:
 
         How many there are and where depends on the engine's pace. If the ramp shows that an assumed pace was off, the
         load starts again with what it measured; the requests of such a ramp count as sent before the load. So it does
-        if sessions might end before the window does; they are written as far as the longest trial goes then.
+        if sessions might end before the window does; then they are written as far as the longest possible load goes.
         """
         trial, traffic = self._plan, self._traffic
         assert traffic.begin is not None
         assert traffic.ramp is not None
         load, cycle = trial.load, traffic.ramp.plan.requests
-        planned, restart, paces_off, reserve = 0, 0, 0, 1.0
+        planned, restart, whole = 0, 0, False
 
         def open_window(start_ns: int) -> None:
             self._observer.stage(trial, Stage.WINDOW)
@@ -184,23 +183,20 @@ class TrialLoad:
         while True:
             self._observer.stage(trial, Stage.PLAN)
             pace = self._paces.assumed(trial.engine, load)
-            begin = functools.partial(traffic.begin, pace=pace, restart=restart, reserve=reserve)
+            begin = functools.partial(traffic.begin, pace=pace, restart=restart, whole=whole)
             beginning = await self._world.in_thread(begin)
             if beginning.history.sessions:
                 self._observer.stage(trial, Stage.PRIME)
             sent += await self._prime(beginning.history, slots=beginning.slots, sent=sent)
             plan = SteadyTraffic(
-                load, self._experiment.trial, traffic, beginning, may_restart=paces_off < MAX_RESTARTS, sent=sent,
+                load, self._experiment.trial, traffic, beginning, may_restart=restart - whole < MAX_RESTARTS, sent=sent,
                 encode=self._encoded, encode_window=window, opened=open_window,
                 workers=self._experiment.client.workers,
             )  # fmt: skip
             self._observer.stage(trial, Stage.RAMP)
             result = await self._fleet.steady(order, plan.plan(), self._folder)
             planned, restart = planned + result.planned, restart + 1
-            if plan.fell_short:
-                reserve = math.inf
-            else:
-                paces_off += 1
+            whole = whole or plan.fell_short
             if result.ramp is not None:
                 self._paces.learn(trial.engine, load, result.ramp.pace)
             if result.window is not None or (result.ramp is not None and result.ramp.has_failed):

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from bakeoff.harness.client.orders import RAMP_REQUESTS
+from bakeoff.harness.client.steady import CHECK_GROWTH
 from bakeoff.harness.experiment.config import Experiment
 from bakeoff.harness.traffic.plan_file import PlanFile
 from bakeoff.harness.traffic.session_law import Begun, SessionLaw
@@ -45,10 +46,8 @@ _START_SHARE = 0.5
 _SLOTS_PER_STEP, _STEP_S = 4, 0.001
 """Where that part is too short, they start in groups of this many, this far apart."""
 _SPARE, _ANSWERS_BESIDE = 1.5, 6.0
-"""Sessions in progress are written for 1.5 × (ramp + window + 6 answer times) and :data:`PLANNING_S`. A session of an
-agent may last an hour, and writing all of it takes longer than the trial."""
-_RAMP_GROWTH = 1.25
-"""The end of a ramp is considered at times that grow by this factor."""
+"""Sessions in progress are written for 1.5 × (ramp + window + 6 answer times) and :data:`PLANNING_S`: writing all of an
+agent's session, which may last an hour, would take longer than the trial."""
 PLANNING_S = 15.0
 """Seconds between the end of the ramp and the window, in which more of its sessions may have to be written."""
 _MIN_PRIMED, _MAX_PRIMED = 2, 32
@@ -126,7 +125,7 @@ class Beginnings:
         length_s: float | None,
         pace: Pace | None,
         restart: int = 0,
-        reserve: float = 1.0,
+        whole: bool = False,
     ) -> Beginning:
         """The sessions in progress under a load.
 
@@ -139,7 +138,7 @@ class Beginnings:
             pace: of the engine; None while it is unknown. Sessions of a closed loop without pauses are then divided by
                 their answer lengths, and all others are in a pause.
             restart: number of earlier starts of this trial's load, whose words are cached.
-            reserve: multiplies the seconds of the load for which the sessions are written.
+            whole: write the sessions as far as the longest possible load goes, not as far as the expected one.
         """
         seed = Seed(seed.traffic, f"{seed.words}/{restart}")
         law = self.law(window)
@@ -156,11 +155,11 @@ class Beginnings:
             places[entry.number].append(at)
         rests: dict[int, PlannedSession] = {}
         seen: list[Answered] = []
-        reach_s = min(self._reach_s, reserve * self._needed_s(load, law, pace, length_s))
+        reach_s = self._reach_s if whole else min(self._reach_s, self._needed_s(load, law, pace, length_s))
         lasts = [self._last_within(entry, reach_s) if window is None else None for entry in begun]
-        for number, whole in self._sessions(begun, lasts, seed, window):  # one at a time: some have 100 megabytes
+        for number, written in self._sessions(begun, lasts, seed, window):  # one at a time: some have 100 megabytes
             for at in places[number]:
-                session = msgspec.structs.replace(whole, turns=whole.turns[: lasts[at]])
+                session = msgspec.structs.replace(written, turns=written.turns[: lasts[at]])
                 play = f"b{restart}.{at}"
                 rests[at] = rest_of(session, begun[at], starts_s[at] if starts_s else 0.0, play)
                 seen += answered(session, begun[at], play)
@@ -199,7 +198,7 @@ class Beginnings:
         else:
             turnover_s, ramp_s = 0.0, RAMP_REQUESTS / ((load.rate_per_s or 1.0) * law.turns)
         window = min(limits.max_window_s, window_s(load, limits, turnover_s, length_s))
-        ramp_s = _RAMP_GROWTH * max(limits.ramp_s, ramp_s)
+        ramp_s = CHECK_GROWTH * max(limits.ramp_s, ramp_s)
         return _SPARE * (ramp_s + window + _ANSWERS_BESIDE * answer_s) + PLANNING_S
 
     def _seed(self, words: str) -> Seed:

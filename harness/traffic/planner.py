@@ -75,7 +75,7 @@ class Traffic(msgspec.Struct, frozen=True):
         primed: shared system prompts, which are sent before the load; None unless the cache is to be primed.
         window: the measured sessions; for varying loads and recorded arrivals, all sessions.
         law: of the sessions in the long run; None for varying loads and recorded arrivals, as the next three.
-        begin: plans the sessions in progress when the load begins, from ``pace``, ``restart`` and ``reserve``; see
+        begin: plans the sessions in progress when the load begins, from ``pace``, ``restart`` and ``whole``; see
             :meth:`bakeoff.harness.traffic.beginning.Beginnings.plan`.
         ramp: sent before the window.
         tail: sent after the window.

@@ -111,10 +111,13 @@ class SteadyTraffic:
         if ramped.has_failed or (self._may_restart and self._is_off(ramped)):
             return None
         plan, tail = self._traffic.window, self._traffic.tail
-        self.fell_short = self._needed_s(ramped) > self._beginning.reach_s
+        length_s, law = self._length_s(ramped), self._traffic.law
+        answer_s = law.answer_s(ramped.pace) if law and ramped.pace else 0.0
+        needed_s = ramped.elapsed_s + PLANNING_S + length_s + OVERDUE_ANSWERS * answer_s
+        self.fell_short = needed_s > self._beginning.reach_s
         if self.fell_short:
             return None
-        length_s = self._length_s(ramped, plan)
+        self._extend(plan, ramped, length_s)
         stride = plan.requests + tail.plan.requests
         warm = self._traffic.cache is Cache.WARM and self._load.concurrency is not None
         return WindowPlan(
@@ -123,32 +126,27 @@ class SteadyTraffic:
             self._pool(tail, first=plan.requests, stride=stride),
         )
 
-    def _needed_s(self, ramped: Ramped) -> float:
-        """Seconds from the start of the load to the last answer of its window."""
-        law, begun = self._traffic.law, self._beginning.plan.sessions
-        window = min(
-            ramp_record(self._load, self._limits, self._traffic, begun, ramped).window_s, self._limits.max_window_s
-        )
-        answer_s = law.answer_s(ramped.pace) if law and ramped.pace else 0.0
-        return ramped.elapsed_s + PLANNING_S + window + OVERDUE_ANSWERS * answer_s
+    def _length_s(self, ramped: Ramped) -> float:
+        """Seconds of the window."""
+        return min(self._traffic.length_s or self._record(ramped).window_s, self._limits.max_window_s)
 
-    def _length_s(self, ramped: Ramped, plan: PlanFile) -> float:
-        """Seconds of the window. Extends a closed loop's plan as far as the ramp's pace will need."""
-        if self._traffic.length_s is not None:
-            return min(self._traffic.length_s, self._limits.max_window_s)
-        record = ramp_record(self._load, self._limits, self._traffic, self._beginning.plan.sessions, ramped)
-        length_s = min(record.window_s, self._limits.max_window_s)
-        if record.turnover_s and self._traffic.cache is not Cache.WARM:
-            slots, law = self._load.concurrency or 1, self._traffic.law
+    def _record(self, ramped: Ramped) -> RampRecord:
+        return ramp_record(self._load, self._limits, self._traffic, self._beginning.plan.sessions, ramped)
+
+    def _extend(self, plan: PlanFile, ramped: Ramped, length_s: float) -> None:
+        """Extend a closed loop's plan as far as the ramp's pace will need."""
+        turnover_s, law = self._record(ramped).turnover_s, self._traffic.law
+        if not turnover_s or self._traffic.cache is Cache.WARM:
+            return
+        slots, sessions = self._load.concurrency or 1, 0
+        if law and ramped.pace:
+            session_s = law.session_s(ramped.pace)
             # The ramp begins with answers in progress, which are met in proportion to their length: of lengths that
             # vary much, the first ones take several times as long as the window's. Their pace does not depend on it.
-            at_pace_s = law.session_s(ramped.pace) / law.turns if law and ramped.pace else record.turnover_s
-            needed = min(_MAX_PLANNED, slots * (1 + _SPARE * length_s / min(record.turnover_s, at_pace_s)))
-            sessions = (
-                0 if law is None or ramped.pace is None else self._sessions(length_s / law.session_s(ramped.pace))
-            )
-            plan.write(lambda plan: plan.requests >= needed and plan.sessions >= min(sessions, needed))
-        return length_s
+            turnover_s = min(turnover_s, session_s / law.turns)
+            sessions = self._sessions(length_s / session_s)
+        needed = min(_MAX_PLANNED, slots * (1 + _SPARE * length_s / turnover_s))
+        plan.write(lambda plan: plan.requests >= needed and plan.sessions >= min(sessions, needed))
 
     def _sessions(self, turnovers: float) -> int:
         """Sessions that suffice for every worker of a closed loop, if a slot begins so many in a mean window."""

@@ -11,13 +11,13 @@ from bakeoff.workloads.approximate import ApproximateTokenizer
 _SYLLABLES = tuple(a + b for a, b in itertools.product("bdfgklmnprstvz", "aeiou"))
 _WORDS = 1024
 _KEPT = 100_000
-"""Words whose ids are kept: a language has fewer, and random ones are without end."""
+"""Most words whose ids are kept: a language has fewer, but random words would fill the memory."""
 _UNKNOWN = 1 << 20
 """First id of words outside the vocabulary."""
 
 
 class _Ids(dict[str, int]):
-    """Ids of the vocabulary's words; any other word has the id of its checksum, which is kept for the first of them."""
+    """Ids of the vocabulary's words; any other word has the id of its checksum."""
 
     def __missing__(self, word: str) -> int:
         number = _UNKNOWN + (zlib.crc32(word.encode()) >> 1)

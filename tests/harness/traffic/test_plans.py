@@ -201,7 +201,7 @@ def test_sessions_in_progress_are_written_as_far_as_the_load_needs(planner_of: A
     planner = planner_of(workload=TALK, trial={"ramp_s": 5.0, "duration_s": 30.0, "timeout_s": 600.0})
     traffic = planner.traffic(Load(concurrency=20), 1, "a")
     assert traffic.begin is not None
-    short, whole = (traffic.begin(pace=PACE, reserve=reserve) for reserve in (1.0, 1e9))
+    short, whole = (traffic.begin(pace=PACE, whole=is_whole) for is_whole in (False, True))
     assert whole.reach_s == math.inf
     for cut, full in zip(short.plan, whole.plan, strict=True):
         count = len(cut.session.turns)
@@ -217,9 +217,9 @@ def test_a_load_whose_sessions_might_end_before_its_window_does_begins_again(pla
     traffic = planner_of(workload=TALK, trial=changes).traffic(OPEN, 1, "a")
     limits = make_experiment(trial=changes).trial
     assert traffic.begin is not None
-    for reserve, elapsed_s, fell_short in ((1.0, 6.0, False), (1.0, 60.0, True), (math.inf, 60.0, False)):
+    for whole, elapsed_s, fell_short in ((False, 6.0, False), (False, 60.0, True), (True, 60.0, False)):
         steady = SteadyTraffic(
-            OPEN, limits, traffic, traffic.begin(pace=PACE, reserve=reserve), may_restart=False, sent=0,
+            OPEN, limits, traffic, traffic.begin(pace=PACE, whole=whole), may_restart=False, sent=0,
             encode=lambda *_: iter(()), encode_window=lambda *_: iter(()), opened=lambda _: None,
         )  # fmt: skip
         ramped = Ramped(complete=True, ended=20, request_s=0.5, pace=PACE, elapsed_s=elapsed_s)

@@ -296,5 +296,4 @@ def test_without_a_compiler_stock_torch_is_used_and_the_log_says_so(monkeypatch,
 @pytest.mark.usefixtures("_fresh")
 def test_the_kind_of_kernels_is_told_for_each_device(monkeypatch, device, wanted, kind):
     monkeypatch.setenv("BAKEOFF_KERNELS", wanted)
-    monkeypatch.setattr(native.importlib.util, "find_spec", lambda _: object())
     assert kernel_kind(torch.device(device), torch.float32) == kind
