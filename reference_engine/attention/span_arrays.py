@@ -5,6 +5,7 @@ All block tables are concatenated in one flat array, so that nothing depends on 
 
 import functools
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from bakeoff.reference_engine.kv_cache.block_table import as_block_list
 
 IntArray = NDArray[np.int64]
 PART_WIDTH, ROW_WIDTH = 8, 4
-"""Numbers in a row of `kernels.paged_attention.ChunkWork.parts` and `.rows`."""
+"""Numbers in a row of `kernels.paged_attention.AttentionWork.parts` and `.rows`."""
 _ALIGNMENT = 4  # int32 elements; kernels are compiled for pointers to multiples of 16 bytes
 
 
@@ -89,16 +90,25 @@ class SpanArrays:
         return np.stack(columns, axis=1, dtype=np.int32, casting="same_kind")
 
 
-def listed_parts(
-    tiles: NDArray[np.int32], splits: IntArray, tokens: int
-) -> tuple[NDArray[np.int32], NDArray[np.int32], int]:
-    """The contents of a `kernels.paged_attention.ChunkWork`.
+class WorkLists(NamedTuple):
+    """The contents of a `kernels.paged_attention.AttentionWork`."""
+
+    parts: NDArray[np.int32]
+    rows: NDArray[np.int32]
+    num_places: int
+
+
+def listed_parts(tiles: NDArray[np.int32], keys: IntArray, splits: IntArray, tokens: int) -> WorkLists:
+    """Lists the parts of tiles, the longest first.
 
     Args:
-        tiles: of the chunks, from `SpanArrays.tiles`.
-        splits: into how many parts the keys of each are split, [tiles].
+        tiles: of decodes or chunks, from `SpanArrays.tiles`.
+        keys: that the tokens of each see, [tiles].
+        splits: into how many parts these are split, [tiles].
         tokens: maximum number in a tile.
     """
+    order = (-keys // splits).argsort(kind="stable")
+    tiles, splits = tiles[order], splits[order]
     is_split = splits > 1
     places = np.where(is_split, splits, 0) * tokens
     first_places = places.cumsum() - places
@@ -109,7 +119,7 @@ def listed_parts(
     tile, token = _copies(np.where(is_split, tiles[:, 1], 0))
     rows = np.zeros((len(tile), ROW_WIDTH), np.int32)
     rows[:, 0], rows[:, 1], rows[:, 2] = tiles[tile, 0] + token, first_places[tile] + token, splits[tile]
-    return parts, rows, int(places.sum())
+    return WorkLists(parts, rows, int(places.sum()))
 
 
 def _copies(counts: IntArray) -> tuple[IntArray, IntArray]:

@@ -1,6 +1,5 @@
 """Paged attention on a GPU with Triton kernels, which read the cache in place."""
 
-import functools
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, TypedDict
 
@@ -11,20 +10,20 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from bakeoff.reference_engine.attention.base import LONG_CHUNK, Span
-from bakeoff.reference_engine.attention.span_arrays import SpanArrays, listed_parts, to_device
+from bakeoff.reference_engine.attention.span_arrays import SpanArrays, WorkLists, listed_parts, to_device
 from bakeoff.reference_engine.kernels.cache_codes import store_codes
 from bakeoff.reference_engine.kernels.paged_attention import (
     MAX_DIM,
-    SPLIT_FACTORS,
-    ChunkWork,
+    AttentionWork,
     PagedCache,
     QueryShape,
     attend_chunks,
     attend_decodes,
     attend_invariantly,
     chunk_splits,
-    most_chunk_parts,
-    split_factor,
+    decode_splits,
+    most_extra_parts,
+    programs_at_a_time,
     store_tokens,
     tokens_per_tile,
 )
@@ -78,11 +77,11 @@ class GroupInputs(NamedTuple):
 
     Attributes:
         slots: int32 [tokens], see `store_tokens`.
-        decodes: int32 [decodes, 4], see `attend_decodes`; the first rows of the step.
+        decodes: the first rows of the step.
     """
 
     slots: torch.Tensor
-    decodes: torch.Tensor
+    decodes: AttentionWork
 
 
 class TritonAttention:
@@ -108,60 +107,67 @@ class TritonAttention:
         """See `AttentionBackend.begin_step`; one-token spans before the first longer one are decoded together."""
         storage, arrays = self.storage, self.arrays(spans)
         num_decodes = arrays.num_decodes
-        parts = [
-            part
-            for group in range(len(storage.layout.groups))
-            for part in (arrays.slots(group), arrays.tiles(group, slice(num_decodes), 1))
+        works = self.decode_works(arrays)
+        lists = [part for group, work in enumerate(works) for part in (arrays.slots(group), work.parts, work.rows)]
+        tables, *staged = to_device([arrays.tables, *lists], storage.device)
+        groups = [
+            GroupInputs(slots, AttentionWork(parts, rows, work.num_places))
+            for slots, parts, rows, work in zip(staged[::3], staged[1::3], staged[2::3], works, strict=True)
         ]
-        tables, *staged = to_device([arrays.tables, *parts], storage.device)
-        groups = [GroupInputs(*pair) for pair in zip(staged[::2], staged[1::2], strict=True)]
         chunks = None
         if num_decodes < len(spans):
             chunks = Chunks(arrays, num_decodes, self, may_be_dense=self._may_be_dense)
-        return self.step(groups, tables, chunks, factor=self.split_factor(arrays.starts[:num_decodes]))
+        return self.step(groups, tables, chunks)
 
     def arrays(self, spans: Sequence[Span]) -> SpanArrays:
         """Spans over this cache in the form that the kernels read."""
         return SpanArrays(spans, len(self.storage.layout.groups), self.storage.block_size)
 
+    def decode_works(self, arrays: SpanArrays) -> list[WorkLists]:
+        """What `attend_decodes` computes of the spans, in the layers of each group."""
+        return [self._decode_work(arrays, group) for group in range(len(self.storage.layout.groups))]
+
+    def _decode_work(self, arrays: SpanArrays, group: int) -> WorkLists:
+        tiles = arrays.tiles(group, slice(arrays.num_decodes), 1)
+        keys = self._keys(tiles, group)
+        splits = np.ones_like(keys) if self.batch_invariant else decode_splits(keys, self._kv_heads[group])
+        return listed_parts(tiles, keys, splits, 1)
+
     def chunk_work(
-        self, arrays: SpanArrays, group: int, spans: slice | NDArray[np.int64], tokens: int
-    ) -> tuple[NDArray[np.int32], NDArray[np.int32], int]:
-        """The contents of a `ChunkWork`.
+        self, arrays: SpanArrays, group: int, spans: slice | NDArray[np.int64], step_tokens: int, queries: QueryShape
+    ) -> WorkLists:
+        """What `attend_chunks` computes of some spans.
 
         Args:
             arrays: all spans.
             group: of the layers.
             spans: the chunks.
-            tokens: maximum number in a tile, see `tokens_per_tile`.
+            step_tokens: of the step, with padding.
+            queries: of the layers.
         """
-        # A chunk's last tile has the most keys; the longest work starts first.
-        tiles = arrays.tiles(group, spans, tokens)[::-1]
-        if self.batch_invariant:
-            return listed_parts(tiles, np.ones(len(tiles), np.int64), tokens)
+        tokens = self.tokens_per_tile(step_tokens, queries)
+        tiles = arrays.tiles(group, spans, tokens)
+        keys = self._keys(tiles, group)
+        splits = np.ones_like(keys)
+        if not self.batch_invariant:
+            counts, at_a_time = tiles[:, 1].astype(np.int64), programs_at_a_time(step_tokens, queries)
+            splits = chunk_splits(keys, counts, self._kv_heads[group], at_a_time)
+        return listed_parts(tiles, keys, splits, tokens)
+
+    def _keys(self, tiles: NDArray[np.int32], group: int) -> NDArray[np.int64]:
+        """That the tokens of each tile see together."""
         visible, keys = self.storage.layout.groups[group], tiles[:, 1:3].sum(axis=1, dtype=np.int64)
-        if visible.window is not None:
-            keys = np.minimum(keys, visible.window + tokens + visible.sinks)
-        return listed_parts(tiles, chunk_splits(keys, self._kv_heads[group]), tokens)
+        if visible.window is None:
+            return keys
+        return np.minimum(keys, visible.window + tiles[:, 1] - 1 + visible.sinks)
 
     def tokens_per_tile(self, step_tokens: int, queries: QueryShape) -> int:
         """Maximum tokens in a tile of a chunk in a step of `step_tokens` tokens."""
         return tokens_per_tile(step_tokens, queries, batch_invariant=self.batch_invariant)
 
-    def most_chunk_parts(self, group: int) -> int:
-        """Parts of the tiles with several in a step's `chunk_work`."""
-        return 0 if self.batch_invariant else most_chunk_parts(self._kv_heads[group])
-
-    @property
-    def split_factors(self) -> Sequence[int]:
-        """The values that `split_factor` may return."""
-        return SPLIT_FACTORS[:1] if self.batch_invariant else SPLIT_FACTORS
-
-    def split_factor(self, starts: NDArray[np.int64]) -> int:
-        """Factor by which keys are split beyond the usual number, for decodes at these positions [decodes]."""
-        if self.batch_invariant or not len(starts):
-            return SPLIT_FACTORS[0]
-        return split_factor(starts + 1, self.storage.layout.layers[0].num_kv_heads)
+    def most_extra_parts(self, group: int, tiles: int) -> int:
+        """The most parts, beyond one for each of so many tiles, that the work of a step has."""
+        return 0 if self.batch_invariant else most_extra_parts(self._kv_heads[group], tiles)
 
     def step(
         self,
@@ -169,7 +175,6 @@ class TritonAttention:
         tables: torch.Tensor,
         chunks: "StepChunks | None" = None,
         *,
-        factor: int,
         is_padded: bool = False,
     ) -> "TritonStep":
         """A step whose inputs are on the device.
@@ -178,11 +183,10 @@ class TritonAttention:
             groups: inputs of each group's layers.
             tables: int32, the block tables that the tiles point into.
             chunks: the spans that are not decodes; None where all are.
-            factor: see `split_factor`.
-            is_padded: whether there may be tiles without tokens, and tokens without a tile; their results are 0.
+            is_padded: whether there may be tokens without a tile; their results are 0.
         """
         return TritonStep(
-            self.storage, groups, tables, chunks, factor, is_padded=is_padded, batch_invariant=self.batch_invariant
+            self.storage, groups, tables, chunks, is_padded=is_padded, batch_invariant=self.batch_invariant
         )
 
 
@@ -203,18 +207,13 @@ class TritonStep:
         groups: Sequence[GroupInputs],
         tables: torch.Tensor,
         chunks: "StepChunks | None",
-        factor: int,
         *,
         is_padded: bool,
         batch_invariant: bool,
     ) -> None:
         self._storage, self._groups, self._tables, self._chunks = storage, groups, tables, chunks
-        self._is_padded, self._batch_invariant = is_padded, batch_invariant
-        self._attend_decodes = (
-            attend_invariantly
-            if batch_invariant
-            else functools.partial(attend_decodes, factor=factor, has_empty_tiles=is_padded)
-        )
+        self._is_padded = is_padded
+        self._attend_decodes = attend_invariantly if batch_invariant else attend_decodes
         self._attend_chunks = attend_invariantly if batch_invariant else attend_chunks
 
     def attend(
@@ -245,17 +244,13 @@ class TritonStep:
         out = (query.new_zeros if self._is_padded else query.new_empty)(query.shape)
         for rows, attended in dense:
             out[rows] = attended
-        if len(inputs.decodes):
+        if len(inputs.decodes.parts):
             self._attend_decodes(out, query, cache, inputs.decodes, self._tables, **how)
         if self._chunks is not None:
             queries = QueryShape.of(query, cache.keys)
             work = self._chunks.work(group, queries, with_dense=key is None or not is_plain)
-            if not len(work.parts):
-                pass
-            elif self._batch_invariant:
-                attend_invariantly(out, query, cache, work.parts, self._tables, **how)
-            else:
-                attend_chunks(out, query, cache, work, self._tables, **how)
+            if len(work.parts):
+                self._attend_chunks(out, query, cache, work, self._tables, **how)
         return out.flatten(1)
 
 
@@ -281,7 +276,7 @@ class StepChunks(Protocol):
         """See `Chunks.dense`."""
         ...
 
-    def work(self, group: int, queries: QueryShape, *, with_dense: bool) -> ChunkWork:
+    def work(self, group: int, queries: QueryShape, *, with_dense: bool) -> AttentionWork:
         """See `Chunks.work`."""
         ...
 
@@ -301,7 +296,7 @@ class Chunks:
         self._may_be_dense = may_be_dense and self._storage.dtype in _SDPA_DTYPES
         self._takes_past_apart = has_cudnn_attention(self._storage)
         self._numbers, self._num_tokens = np.arange(first, len(arrays.lengths)), int(arrays.lengths.sum())
-        self._work: dict[tuple[int, int, bool], ChunkWork] = {}
+        self._work: dict[tuple[int, QueryShape, bool], AttentionWork] = {}
         self._dense: dict[int, list[DenseChunks]] = {}
 
     def dense(self, group: int) -> "list[DenseChunks]":
@@ -310,7 +305,7 @@ class Chunks:
             self._dense[group] = self._find_dense(group)
         return self._dense[group]
 
-    def work(self, group: int, queries: QueryShape, *, with_dense: bool) -> ChunkWork:
+    def work(self, group: int, queries: QueryShape, *, with_dense: bool) -> AttentionWork:
         """What `attend_chunks` computes.
 
         Args:
@@ -318,15 +313,14 @@ class Chunks:
             queries: of the layer.
             with_dense: whether to include the chunks that `dense` returns.
         """
-        tokens = self._attention.tokens_per_tile(self._num_tokens, queries)
-        key = (group, tokens, with_dense)
+        key = (group, queries, with_dense)
         if key not in self._work:
             numbers = self._numbers
             if not with_dense:
                 numbers = numbers[~self._is_dense(self._storage.layout.groups[group])]
-            *lists, num_places = self._attention.chunk_work(self._arrays, group, numbers, tokens)
-            parts, rows = to_device(lists, self._storage.device)
-            self._work[key] = ChunkWork(parts, rows, num_places)
+            work = self._attention.chunk_work(self._arrays, group, numbers, self._num_tokens, queries)
+            parts, rows = to_device([work.parts, work.rows], self._storage.device)
+            self._work[key] = AttentionWork(parts, rows, work.num_places)
         return self._work[key]
 
     def _is_dense(self, visible: Visible) -> NDArray[np.bool_]:

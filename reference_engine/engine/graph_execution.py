@@ -6,20 +6,22 @@ which smaller steps are padded; everything else that differs between steps is in
 
 import bisect
 import functools
+import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from bakeoff.reference_engine.attention.base import LONG_CHUNK, Span
-from bakeoff.reference_engine.attention.span_arrays import PART_WIDTH, ROW_WIDTH, SpanArrays
+from bakeoff.reference_engine.attention.span_arrays import PART_WIDTH, ROW_WIDTH, SpanArrays, WorkLists
 from bakeoff.reference_engine.attention.triton_backend import GroupInputs, TritonAttention, TritonStep
 from bakeoff.reference_engine.core.ranks import ALONE, Ranks
 from bakeoff.reference_engine.errors import ConfigError
 from bakeoff.reference_engine.kernels.cuda import replace_pending
-from bakeoff.reference_engine.kernels.paged_attention import ChunkWork, QueryShape
+from bakeoff.reference_engine.kernels.paged_attention import AttentionWork, QueryShape
 from bakeoff.reference_engine.kv_cache.block_table import block_list
 from bakeoff.reference_engine.kv_cache.storage import KvStorage
 from bakeoff.reference_engine.models.decoder import Hidden, Inputs, Model
@@ -32,12 +34,12 @@ _SMALL_SIZES = (1, 2, 4)
 _MIXED_SIZES = (32, 64, 96, 128, 192, 256, 320, 384, 448, 512, 640, 768, 896, 1024)
 """Tokens of steps with prompts. Larger ones take longer than their launches."""
 _MIXED_DECODES = (0, 16, 64, MAX_DECODES)
-"""Numbers of decodes beside prompts: with few decodes, more programs share the keys of each."""
+"""Numbers of decodes beside prompts: programs without a decode take time, too."""
 _SPARE_TILES = 16
 """Tiles beyond the full ones: each chunk of a prompt may end in a partial tile."""
 
-_WIDTHS = (1, 4, PART_WIDTH, ROW_WIDTH)
-"""Numbers in a row of each kind of a group's inputs."""
+_WIDTHS = (1, PART_WIDTH, ROW_WIDTH, PART_WIDTH, ROW_WIDTH)
+"""Numbers in a row of each kind of a group's inputs: slots, parts and rows of decodes, parts and rows of chunks."""
 
 Capture = Callable[[Callable[[], None]], Callable[[], None]]
 """Records the launches of a function; returns a function that repeats them."""
@@ -65,12 +67,12 @@ class GraphShape(NamedTuple):
     Attributes:
         tokens: of the step.
         decodes: one-token spans, the first ones of the step.
-        factor: split factor of their keys, see `TritonAttention.split_factor`.
+        has_splits: whether their keys may be split; without, there is nothing to combine.
     """
 
     tokens: int
     decodes: int
-    factor: int
+    has_splits: bool = True
 
 
 class GraphExecutor(LocalExecutor):
@@ -128,8 +130,8 @@ class GraphExecutor(LocalExecutor):
         self._padding = Span([block_list([block]) for block in attention.storage.padding_blocks], 0, 1)
         self._sizes = [*_SMALL_SIZES, *range(_DECODE_STEP, max_decodes + 1, _DECODE_STEP)]
         with torch.inference_mode():
-            largest = GraphShape(self._sizes[-1], self._sizes[-1], attention.split_factors[0])
-            self._inputs.fill(attention.arrays([self._padding] * max_decodes), [0] * max_decodes, largest)
+            largest = GraphShape(self._sizes[-1], self._sizes[-1])
+            self._fill_padding(largest)
             logits = self._forward(largest)
         # One buffer for the logits of all graphs: those of each by themselves would take gigabytes.
         self._logits = torch.empty(logits.shape, dtype=logits.dtype, device=logits.device)
@@ -137,12 +139,12 @@ class GraphExecutor(LocalExecutor):
         # Likewise: the graphs share the memory of their hidden states.
         self._states = None if model.taps is None or model.taps.rows is None else torch.empty_like(model.taps.rows)
         with torch.inference_mode():
-            self._replays = {
-                shape: capture(functools.partial(self._run, shape))
-                for rows in reversed(self._sizes)
-                for factor in attention.split_factors
-                for shape in [GraphShape(rows, rows, factor)]
-            }
+            self._replays: dict[GraphShape, Callable[[], None]] = {}
+            for rows, has_splits in itertools.product(reversed(self._sizes), (True, False)):
+                shape = GraphShape(rows, rows, has_splits)
+                # A graph's first run must not find the rows of a larger one in its inputs.
+                self._fill_padding(shape)
+                self._replays[shape] = capture(functools.partial(self._run, shape))
 
     def first_layers(self, count: int) -> "GraphExecutor":
         """See `LocalExecutor.first_layers`."""
@@ -156,10 +158,11 @@ class GraphExecutor(LocalExecutor):
             return super().execute(batch, read)
         self._copy_blocks(batch.copies)
         rows = self._sizes[bisect.bisect_left(self._sizes, count)]
-        attention, missing = self._inputs.attention, rows - count
-        arrays = attention.arrays([*batch.spans, *[self._padding] * missing])
-        shape = GraphShape(rows, rows, attention.split_factor(arrays.starts[:count]))
-        self._inputs.fill(arrays, [*batch.token_ids, *[0] * missing], shape)
+        missing = rows - count
+        arrays = self._inputs.attention.arrays([*batch.spans, *[self._padding] * missing])
+        works = self._inputs.attention.decode_works(arrays)
+        shape = GraphShape(rows, rows, any(work.num_places for work in works))
+        self._inputs.fill(arrays, [*batch.token_ids, *[0] * missing], shape, works)
         self._inputs.complete(batch, self._ranks)
         self._replays[shape]()
         if not self._ranks.stage.is_last:
@@ -181,6 +184,11 @@ class GraphExecutor(LocalExecutor):
     def _hidden(self, batch: Batch) -> Hidden:
         hidden = None if self._mixed is None else self._mixed.hidden(batch)
         return super()._hidden(batch) if hidden is None else hidden
+
+    def _fill_padding(self, shape: GraphShape) -> None:
+        attention = self._inputs.attention
+        arrays = attention.arrays([self._padding] * shape.tokens)
+        self._inputs.fill(arrays, [0] * shape.tokens, shape, attention.decode_works(arrays))
 
     def _run(self, shape: GraphShape) -> None:
         self._logits[: shape.tokens].copy_(self._forward(shape))
@@ -216,11 +224,10 @@ class _PromptGraphs:
             attention, _MIXED_SIZES[-1], max_decodes=max_decodes, max_tokens=max_tokens, has_chunks=True,
             rows=_rows(model, ranks, _MIXED_SIZES[-1]),
         )  # fmt: skip
-        # Contexts differ where prompts join: one long row would keep the others waiting.
-        self._factor = attention.split_factors[-1]
-        largest = GraphShape(_MIXED_SIZES[-1], max_decodes, self._factor)
+        largest = GraphShape(_MIXED_SIZES[-1], max_decodes)
         with torch.inference_mode():
-            self._inputs.fill(attention.arrays([]), [], largest)
+            nothing = attention.arrays([])
+            self._inputs.fill(nothing, [], largest, attention.decode_works(nothing))
             residual, added = self._forward(largest)
         # Graphs share the memory of their results, so these are copied out of it.
         self._residual, self._added = torch.empty_like(residual), None if added is None else torch.empty_like(added)
@@ -237,10 +244,10 @@ class _PromptGraphs:
             return None
         tokens = _MIXED_SIZES[bisect.bisect_left(_MIXED_SIZES, count)]
         decodes = self._decodes[bisect.bisect_left(self._decodes, arrays.num_decodes)]
-        shape = GraphShape(tokens, min(decodes, tokens), self._factor)
+        shape = GraphShape(tokens, min(decodes, tokens))
         if not inputs.fits(arrays, shape):
             return None
-        inputs.fill(arrays, batch.token_ids, shape)
+        inputs.fill(arrays, batch.token_ids, shape, inputs.attention.decode_works(arrays))
         inputs.complete(batch, self._ranks)
         self._replays[shape]()
         return self._residual[:count], None if self._added is None else self._added[:count]
@@ -248,7 +255,7 @@ class _PromptGraphs:
     def _shapes(self) -> Iterator[GraphShape]:
         for tokens in reversed(_MIXED_SIZES):
             for decodes in sorted({min(decodes, tokens) for decodes in self._decodes}, reverse=True):
-                yield GraphShape(tokens, decodes, self._factor)
+                yield GraphShape(tokens, decodes)
 
     def _run(self, shape: GraphShape) -> None:
         residual, added = self._forward(shape)
@@ -297,12 +304,13 @@ class StepInputs:
         self.attention, self.num_tokens = attention, num_tokens
         self._num_groups, self._num_decodes = len(storage.layout.groups), max_decodes
         self._has_chunks = has_chunks
-        # Rows of slots, decodes, parts and rows of each group; tiles have one token each at worst.
+        most_tiles = has_chunks * (num_tokens + _SPARE_TILES)  # with one token each at worst
         self._heights = [
             (
                 num_tokens,
+                max_decodes + attention.most_extra_parts(group, max_decodes),
                 max_decodes,
-                has_chunks * (num_tokens + _SPARE_TILES + attention.most_chunk_parts(group)),
+                most_tiles + attention.most_extra_parts(group, most_tiles),
                 has_chunks * num_tokens,
             )
             for group in range(self._num_groups)
@@ -320,12 +328,14 @@ class StepInputs:
         if self._num_fixed + len(arrays.tables) > len(self._buffer):
             return False
         lengths = arrays.lengths[arrays.num_decodes :]
-        tile_tokens = (self._tile_tokens(shape, group) for group in range(self._num_groups))
-        return all((-(-lengths // tokens)).sum() <= shape.tokens // tokens + _SPARE_TILES for tokens in tile_tokens)
+        tile_tokens = {self.attention.tokens_per_tile(shape.tokens, queries) for queries in self._queries.values()}
+        return all((-(-lengths // tokens)).sum() <= self._most_tiles(shape, tokens) for tokens in tile_tokens)
 
-    def fill(self, arrays: SpanArrays, token_ids: Sequence[int], shape: GraphShape) -> None:
-        """Writes a step, padded to a shape that it fits."""
-        count, decodes = len(token_ids), arrays.num_decodes
+    def fill(
+        self, arrays: SpanArrays, token_ids: Sequence[int], shape: GraphShape, decode_works: Sequence[WorkLists]
+    ) -> None:
+        """Writes a step, padded to a shape that it fits; the work is `TritonAttention.decode_works` of the arrays."""
+        count = len(token_ids)
         size = self._num_fixed + len(arrays.tables)
         # Torch's allocator reuses pinned memory only after the copies out of it have ended.
         host = torch.empty(size, dtype=torch.int32, pin_memory=self._buffer.is_cuda)
@@ -333,16 +343,16 @@ class StepInputs:
         tokens, positions, groups = self._columns(values, np.int64)
         tokens[:count], tokens[count : shape.tokens] = token_ids, 0
         positions[:count], positions[count : shape.tokens] = arrays.positions, 0
-        for group, (slots, decode_tiles, parts, rows) in enumerate(groups):
+        for group, (slots, decode_parts, decode_rows, chunk_parts, chunk_rows) in enumerate(groups):
             slots[:count], slots[count : shape.tokens] = arrays.slots(group), self._padding_slots[group]
-            decode_tiles[:decodes] = arrays.tiles(group, slice(decodes), 1)
-            decode_tiles[decodes : shape.decodes] = 0
-            if self._has_chunks:
-                own_parts, own_rows, _ = self.attention.chunk_work(
-                    arrays, group, slice(decodes, None), self._tile_tokens(shape, group)
-                )
-                parts[: len(own_parts)], parts[len(own_parts) : self._most_parts(shape, group)] = own_parts, 0
-                rows[: len(own_rows)], rows[len(own_rows) : shape.tokens] = own_rows, 0
+            self._decode_room(shape, group).fill(decode_parts, decode_rows, decode_works[group])
+            queries = self._queries.get(group)
+            if queries is None:
+                chunk_parts[:], chunk_rows[:] = 0, 0
+            else:
+                chunks = slice(arrays.num_decodes, None)
+                work = self.attention.chunk_work(arrays, group, chunks, shape.tokens, queries)
+                self._chunk_room(shape, group, queries).fill(chunk_parts, chunk_rows, work)
         values[self._num_fixed :] = arrays.tables
         self._buffer[:size].copy_(host, non_blocking=True)
 
@@ -363,12 +373,14 @@ class StepInputs:
 
     def step(self, shape: GraphShape) -> TritonStep:
         """Attention that reads these inputs."""
-        groups = [GroupInputs(slots[: shape.tokens], decodes[: shape.decodes]) for slots, decodes, *_ in self._groups]
+        groups = [
+            GroupInputs(slots[: shape.tokens], self._decode_room(shape, group).read(parts, rows))
+            for group, (slots, parts, rows, *_) in enumerate(self._groups)
+        ]
         chunks = _ChunkWork(self, shape) if self._has_chunks else None
-        tables = self._buffer[self._num_fixed :]
-        return self.attention.step(groups, tables, chunks, factor=shape.factor, is_padded=chunks is not None)
+        return self.attention.step(groups, self._buffer[self._num_fixed :], chunks, is_padded=chunks is not None)
 
-    def chunk_work(self, group: int, queries: QueryShape, shape: GraphShape) -> ChunkWork:
+    def chunk_work(self, group: int, queries: QueryShape, shape: GraphShape) -> AttentionWork:
         """The work of a shape.
 
         Raises:
@@ -378,20 +390,25 @@ class StepInputs:
             raise ConfigError(
                 "layers with heads of different shapes cannot be CUDA graphs; start with --no-cuda-graphs"
             )
-        _, _, parts, rows = self._groups[group]
-        num_places = self._tile_tokens(shape, group) * self.attention.most_chunk_parts(group)
-        return ChunkWork(parts[: self._most_parts(shape, group)], rows[: shape.tokens], num_places)
+        *_, parts, rows = self._groups[group]
+        return self._chunk_room(shape, group, queries).read(parts, rows)
 
-    def _tile_tokens(self, shape: GraphShape, group: int) -> int:
-        queries = self._queries.get(group)
-        return 1 if queries is None else self.attention.tokens_per_tile(shape.tokens, queries)
+    def _decode_room(self, shape: GraphShape, group: int) -> "_Room":
+        extra = shape.has_splits * self.attention.most_extra_parts(group, shape.decodes)
+        return _Room(shape.decodes + extra, min(shape.decodes, extra), 2 * extra)
 
-    def _most_parts(self, shape: GraphShape, group: int) -> int:
-        most_tiles = shape.tokens // self._tile_tokens(shape, group) + _SPARE_TILES
-        return most_tiles + self.attention.most_chunk_parts(group)
+    def _chunk_room(self, shape: GraphShape, group: int, queries: QueryShape) -> "_Room":
+        tokens = self.attention.tokens_per_tile(shape.tokens, queries)
+        tiles = self._most_tiles(shape, tokens)
+        extra = self.attention.most_extra_parts(group, tiles)
+        return _Room(tiles + extra, min(shape.tokens, tokens * extra), 2 * tokens * extra)
+
+    @staticmethod
+    def _most_tiles(shape: GraphShape, tokens: int) -> int:
+        return shape.tokens // tokens + _SPARE_TILES
 
     def _columns(self, buffer: Any, int64: Any) -> tuple[Any, Any, list[list[Any]]]:  # noqa: ANN401
-        """Views of a NumPy array or a tensor: token ids, positions; for each group slots, decodes, parts and rows."""
+        """Views of a NumPy array or a tensor: token ids, positions; for each group those of `_WIDTHS`."""
         token_ids, positions = buffer[: 4 * self.num_tokens].view(int64).reshape(2, self.num_tokens)
         first, groups = 4 * self.num_tokens, list[list[Any]]()
         for group in range(self._num_groups):
@@ -404,6 +421,23 @@ class StepInputs:
         return token_ids, positions, groups
 
 
+class _Room(NamedTuple):
+    """The lengths of the lists of an `AttentionWork` that a graph's kernels read, and the places of results."""
+
+    parts: int
+    rows: int
+    num_places: int
+
+    def read(self, parts: torch.Tensor, rows: torch.Tensor) -> AttentionWork:
+        """The beginning of two longer lists."""
+        return AttentionWork(parts[: self.parts], rows[: self.rows], self.num_places)
+
+    def fill(self, parts: NDArray[np.int32], rows: NDArray[np.int32], work: WorkLists) -> None:
+        """Writes a work that fits to the beginning of two longer lists, and padding behind it."""
+        for column, own, room in ((parts, work.parts, self.parts), (rows, work.rows, self.rows)):
+            column[: len(own)], column[len(own) : room] = own, 0
+
+
 class _ChunkWork(NamedTuple):
     """A graph's `Chunks`."""
 
@@ -414,6 +448,6 @@ class _ChunkWork(NamedTuple):
         """None: their kernel must be called for each length."""
         return ()
 
-    def work(self, group: int, queries: QueryShape, *, with_dense: bool) -> ChunkWork:  # noqa: ARG002
+    def work(self, group: int, queries: QueryShape, *, with_dense: bool) -> AttentionWork:  # noqa: ARG002
         """See `Chunks.work`."""
         return self.inputs.chunk_work(group, queries, self.shape)

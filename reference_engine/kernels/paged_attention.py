@@ -1,11 +1,12 @@
 """Attention over the paged cache as Triton kernels: one that stores new tokens, one that attends, one that combines.
 
-`attend` is FlashAttention-2 (arXiv 2307.08691) over block tables (PagedAttention, arXiv 2309.06180). A program takes a
+`_attend` is FlashAttention-2 (arXiv 2307.08691) over block tables (PagedAttention, arXiv 2309.06180). A program takes a
 tile of consecutive new tokens of one sequence, with all query heads of one key/value head as further rows of the tile,
-so that each key is read once for the whole group. Where there are few programs the keys of a tile are split among
-several (Flash-Decoding) and `_combine` weighs their results. Those of decodes are split evenly; for chunks the host
-lists which program takes which keys (as FlashInfer plans its work, arXiv 2501.01005), so that a short chunk behind a
-long cache keeps the whole GPU busy and a graph's grid still fits every step.
+so that each key is read once for the whole group. The keys of a tile may be split among several programs
+(Flash-Decoding), and `_combine` weighs their results. The host lists which program takes which keys of which tile (as
+FlashInfer plans its work, arXiv 2501.01005): rows of very different lengths, and a short chunk behind a long cache,
+then keep the whole GPU busy, and a graph's grid still fits every step. All heads of a part run side by side, the
+longest parts first.
 
 Codes of a quantised cache become numbers in registers. The scale of a key multiplies its scores and that of a value its
 shares, which are fewer than the elements of either. Keys and values that no query of the tile sees are not loaded but
@@ -44,14 +45,16 @@ _INVARIANT_ROWS = 64  # of a tile of decodes and chunks alike; tensor cores of a
 _LONG_HEAD_BYTES = 256
 _KEY_TILE_BYTES = 16 << 10  # of keys, and as many of values, in shared memory for each pipeline stage
 _MAX_KEYS = 64
-# Stages of the loop over keys, of which loads of block numbers take half: two, one and three key tiles are in flight.
-_CHUNK_STAGES, _DECODE_STAGES, _SPLIT_STAGES = 5, 4, 7
-_PROGRAMS = 264  # two for each of the 132 SMs of an H100 or H200
-_MIN_SPLITS, _MAX_SPLITS = 16, 64  # most parts of the keys of a tile, with eight and more heads and with few
-_LEAST_KEYS = 256  # of a part of a chunk's keys: reading them takes as long as weighing one more result
-SPLIT_FACTORS = (1, 4)
-"""Factors by which a decode batch may multiply `num_splits`; see `split_factor`."""
-_UNEVEN = 1.5
+# Stages of the loop over keys, of which loads of block numbers take half: two key tiles and one are in flight.
+_CHUNK_STAGES, _DECODE_STAGES = 5, 4
+_MULTIPROCESSORS = 132  # of an H100 or H200
+_PROGRAMS = 3 * _MULTIPROCESSORS  # of decodes that run at a time
+_MOST_SPLITS = 32  # parts of the keys of a tile
+_LEAST_KEYS = _MAX_KEYS  # of a part of a decode's keys: one tile
+_UNEVEN = 1.6  # shares of the longest decode up to which none is split: the rest takes less time than combining
+_TRIED_SPLITS = np.array([1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, _MOST_SPLITS])  # of the longest tile of a step's chunks
+_RESULT_KEYS = 0.6
+"""Keys of a tile whose attention takes as long as weighing one result of one token: 16 of 26 ns on an H200."""
 _LOG2_E = math.log2(math.e)  # scores in the kernels are in units of log2
 
 
@@ -101,49 +104,55 @@ def _chunk_rows(step_tokens: int, queries: QueryShape) -> int:
     return _CHUNK_ROWS // 2 if is_long or step_tokens <= _SHORT_STEP else _CHUNK_ROWS
 
 
-def _most_splits(kv_heads: int) -> int:
-    """Most parts of the keys of a tile, a power of 2: enough for one row to occupy every multiprocessor."""
-    return min(_MAX_SPLITS, max(_MIN_SPLITS, 1 << (128 // kv_heads).bit_length() - 1))
+def programs_at_a_time(step_tokens: int, queries: QueryShape) -> int:
+    """Programs of chunks that a GPU runs at a time: two small ones on a multiprocessor."""
+    return _MULTIPROCESSORS * (2 if _chunk_rows(step_tokens, queries) < _CHUNK_ROWS else 1)
 
 
-def num_splits(rows: int, kv_heads: int) -> int:
-    """Parts of the keys of each row of a decode batch, a power of 2; depends on the grid only, as CUDA graphs need."""
-    wanted = min(_most_splits(kv_heads), _PROGRAMS // (rows * kv_heads))
-    return 1 << max(0, wanted.bit_length() - 1)
+def most_extra_parts(kv_heads: int, tiles: int) -> int:
+    """The most parts, beyond one for each of so many tiles, that `decode_splits` and `chunk_splits` make."""
+    return min(-(-_PROGRAMS // kv_heads), tiles * (_MOST_SPLITS - 1))
 
 
-def chunk_splits(keys: NDArray[np.int64], kv_heads: int) -> NDArray[np.int64]:
-    """Parts of the keys of each tile of a step's chunks, so that programs have about equally many and fill the GPU.
+def decode_splits(keys: NDArray[np.int64], kv_heads: int) -> NDArray[np.int64]:
+    """Parts of the keys of each decode of a step, so that no program has much more than its share.
 
-    Tiles with several parts have at most `most_chunk_parts` together.
+    A share is the keys that each of `_PROGRAMS` would have.
+
+    Args:
+        keys: that each token sees, [decodes].
+        kv_heads: of a layer.
+    """
+    share = max(_LEAST_KEYS, -(-int(keys.sum()) * kv_heads // _PROGRAMS))
+    if keys.max(initial=0) <= _UNEVEN * share:
+        return np.ones_like(keys)
+    return np.minimum(-(-keys // share), _MOST_SPLITS)
+
+
+def chunk_splits(
+    keys: NDArray[np.int64], tokens: NDArray[np.int64], kv_heads: int, programs_at_a_time: int
+) -> NDArray[np.int64]:
+    """Parts of the keys of each tile of a step's chunks: those that end earliest of some numbers of parts.
+
+    Programs are estimated to take as long as the longest part, or as mean parts one after the other in as many rounds
+    as there must be; each result of a token takes longer, too.
 
     Args:
         keys: that each tile sees, [tiles].
+        tokens: of each tile.
         kv_heads: of a layer.
+        programs_at_a_time: that a GPU runs.
     """
-    share = max(_LEAST_KEYS, int(keys.sum()) * kv_heads // _PROGRAMS + 1)
-    return np.minimum(-(-keys // share), _most_splits(kv_heads)).clip(min=1)
-
-
-def most_chunk_parts(kv_heads: int) -> int:
-    """The most parts that `chunk_splits` makes of tiles with several: each but the last of a tile has a full share."""
-    return 2 * -(-_PROGRAMS // kv_heads)
-
-
-def split_factor(lengths: NDArray[np.int64], kv_heads: int) -> int:
-    """Chooses one of `SPLIT_FACTORS` for a decode batch.
-
-    With rows of one length all programs end together. If one row is much longer than the mean, and one of its programs
-    has more keys than its share of all keys, the others wait for it: 4,000 keys take a program 100 µs on an H200.
-
-    Args:
-        lengths: keys of each row, at least one row.
-        kv_heads: of a layer.
-    """
-    longest, total = int(lengths.max()), int(lengths.sum())
-    splits = num_splits(len(lengths), kv_heads)
-    is_uneven = longest * len(lengths) > _UNEVEN * total
-    return SPLIT_FACTORS[is_uneven and longest * _PROGRAMS > _UNEVEN * total * kv_heads * splits]
+    if not len(keys):
+        return np.ones(0, np.int64)
+    splits = -(-keys // -(-keys.max() // _TRIED_SPLITS)[:, None])  # [tried, tiles]
+    parts = splits.sum(axis=1)
+    rounds = -(-parts * kv_heads // programs_at_a_time)
+    longest = (keys / splits).max(axis=1)
+    results = ((splits > 1) * splits * tokens).sum(axis=1)
+    durations = np.maximum(longest, rounds * keys.sum() / parts) + _RESULT_KEYS * results
+    durations[parts - len(keys) > most_extra_parts(kv_heads, len(keys))] = np.inf
+    return splits[durations.argmin()]
 
 
 def store_tokens(
@@ -168,16 +177,17 @@ def store_tokens(
     )  # fmt: skip
 
 
-class ChunkWork(NamedTuple):
-    """Chunks of several tokens as work for programs; padding has no tokens and no parts.
+class AttentionWork(NamedTuple):
+    """Decodes, or chunks of several tokens, as work for programs; padding has no tokens and no parts.
 
     Attributes:
         parts: int32 [parts, 8], each a tile of tokens and a part of its keys: first row, tokens (at most
-            `tokens_per_tile`), position of the first one, where in `tables` the sequence's blocks begin, the number of
-            this part, how many parts the tile's keys have, the place of the first token's result where they have
-            several, and 0.
+            `tokens_per_tile`, one of decodes), position of the first one, where in `tables` the sequence's blocks
+            begin, the number of this part, how many parts the tile's keys have, the place of the first token's result
+            where they have several, and 0.
         rows: int32 [rows, 4], each a token whose keys have several parts: row of the step, place of the first part's
-            result, how many parts there are, and 0. The result of the next part is `tokens_per_tile` places behind.
+            result, how many parts there are, and 0. The result of the next part is as many places behind as a tile
+            has tokens at most.
         num_places: of results; 0 if no tile's keys have several parts.
     """
 
@@ -190,7 +200,7 @@ def attend_chunks(
     out: torch.Tensor,
     query: torch.Tensor,
     cache: PagedCache,
-    work: ChunkWork,
+    work: AttentionWork,
     tables: torch.Tensor,
     *,
     scoring: Scoring,
@@ -209,48 +219,31 @@ def attend_chunks(
         visible: what each token sees.
         towards_sinks: contiguous [tokens, heads, dim], multiplied by the keys of sinks; None for `query`.
     """
-    queries, kv_heads = QueryShape.of(query, cache.keys), cache.keys.shape[2]
-    rows = max(_chunk_rows(len(query), queries), triton.next_power_of_2(queries.group))
-    results = _results(work.num_places, query) if work.num_places else None
-    _launch(out, results, query, towards_sinks, cache, work.parts, tables, scoring, visible, rows=rows, splits=1)
-    if results is not None:
-        step = tokens_per_tile(len(query), queries)
-        _weigh(out, results, work.rows, splits=_most_splits(kv_heads), step=step, is_padded=True)
+    queries = QueryShape.of(query, cache.keys)
+    rows, step = _chunk_rows(len(query), queries), tokens_per_tile(len(query), queries)
+    _launch(out, query, towards_sinks, cache, work, tables, scoring, visible, rows=rows, step=step)
 
 
 def attend_decodes(
     out: torch.Tensor,
     query: torch.Tensor,
     cache: PagedCache,
-    tiles: torch.Tensor,
+    work: AttentionWork,
     tables: torch.Tensor,
     *,
     scoring: Scoring,
     visible: Visible,
     towards_sinks: torch.Tensor | None = None,
-    factor: int = 1,
-    has_empty_tiles: bool = False,
 ) -> None:
-    """The same for the first rows of a step, each the one new token of its sequence.
-
-    Keys are split into `factor` times `num_splits` parts; see `split_factor`. With `has_empty_tiles` tiles may have no
-    token: their rows are not changed. Row i has tile i of `tiles`, int32 [rows, 4]: the first four numbers of
-    `ChunkWork.parts`.
-    """
-    count, kv_heads = tiles.shape[0], cache.keys.shape[2]
-    rows = max(_MIN_ROWS, triton.next_power_of_2(query.shape[1] // kv_heads))
-    splits = min(_most_splits(kv_heads), factor * num_splits(count, kv_heads))
-    results = _results(count * splits, query) if splits > 1 else None
-    _launch(out, results, query, towards_sinks, cache, tiles, tables, scoring, visible, rows=rows, splits=splits)
-    if results is not None:
-        _weigh(out, results, tiles, splits=splits, is_padded=has_empty_tiles)
+    """The same for tokens that are the one new token of their sequence."""
+    _launch(out, query, towards_sinks, cache, work, tables, scoring, visible, rows=_MIN_ROWS, step=1)
 
 
 def attend_invariantly(
     out: torch.Tensor,
     query: torch.Tensor,
     cache: PagedCache,
-    tiles: torch.Tensor,
+    work: AttentionWork,
     tables: torch.Tensor,
     *,
     scoring: Scoring,
@@ -260,101 +253,65 @@ def attend_invariantly(
     """The same for decodes and chunks, with a token's bits depending only on the tokens that it sees.
 
     One tile shape serves all, and tiles of keys begin at multiples of their size. Tiles that only other tokens see add
-    zeros.
+    zeros. No tile's keys have several parts.
     """
-    rows = max(_INVARIANT_ROWS, triton.next_power_of_2(query.shape[1] // cache.keys.shape[2]))
     _launch(
-        out,
-        None,
-        query,
-        towards_sinks,
-        cache,
-        tiles,
-        tables,
-        scoring,
-        visible,
-        rows=rows,
-        splits=1,
+        out, query, towards_sinks, cache, work, tables, scoring, visible, rows=_INVARIANT_ROWS, step=1,
         batch_invariant=True,
-    )
-
-
-class _Results(NamedTuple):
-    """Of parts of keys, by place.
-
-    Attributes:
-        mixed: float32 [places, heads, dim], means of values.
-        weights: float32 [places, heads], log2 of the sum of the exponentials of the scores.
-    """
-
-    mixed: torch.Tensor
-    weights: torch.Tensor
-
-
-def _results(places: int, query: torch.Tensor) -> _Results:
-    heads, dim = query.shape[1:]
-    mixed, weights = (
-        torch.empty(shape, dtype=torch.float32, device=query.device)
-        for shape in ((places, heads, dim), (places, heads))
-    )
-    return _Results(mixed, weights)
-
-
-def _weigh(
-    out: torch.Tensor, results: _Results, rows: torch.Tensor, *, splits: int, step: int = 0, is_padded: bool
-) -> None:
-    """Adds up the results of parts: those of listed rows `step` places apart, without a step those of decodes."""
-    heads, dim = out.shape[1:]
-    require_packed(None, out)
-    require_packed(torch.int32, rows)
-    _combine[(rows.shape[0], heads)](
-        out, results.mixed, results.weights, rows, HEADS=heads, DIM=dim, PADDED_DIM=triton.next_power_of_2(dim),
-        SPLITS=splits, STEP=step, IS_PADDED=is_padded, num_warps=2, **early_start(out, rows.shape[0]),
     )  # fmt: skip
 
 
 def _launch(
     out: torch.Tensor,
-    results: _Results | None,
     query: torch.Tensor,
     towards_sinks: torch.Tensor | None,
     cache: PagedCache,
-    tiles: torch.Tensor,
+    work: AttentionWork,
     tables: torch.Tensor,
     scoring: Scoring,
     visible: Visible,
     *,
     rows: int,
-    splits: int,
+    step: int,
     batch_invariant: bool = False,
 ) -> None:
+    """Attends, and combines the results of parts, `step` places apart, of tiles of at least `rows` rows."""
     keys, values, key_scales, value_scales = cache
+    parts, listed_rows, num_places = work
     require_packed(keys.dtype, keys, values)
     require_packed(torch.bfloat16, key_scales, value_scales)
     require_rows(None, query)
     require_packed(None, out)
-    require_packed(torch.int32, tiles, tables)
+    require_packed(torch.int32, parts, listed_rows, tables)
     require_packed(torch.float32, scoring.sinks)
     require_packed(query.dtype, towards_sinks)
     block_size, kv_heads, dim = keys.shape[1:]
-    group = query.shape[1] // kv_heads
+    heads = query.shape[1]
+    group = heads // kv_heads
+    rows = max(rows, triton.next_power_of_2(group))
     padded_dim = max(16, triton.next_power_of_2(dim))
     tile_keys = min(_MAX_KEYS, max(16, _KEY_TILE_BYTES // (padded_dim * query.element_size())))
-    stages = _CHUNK_STAGES if rows > _MIN_ROWS else _DECODE_STAGES if splits == 1 else _SPLIT_STAGES
-    mixed, weights = (out, out) if results is None else results
-    _attend[(tiles.shape[0], kv_heads, splits)](
+    mixed = weights = out
+    if num_places:
+        mixed = torch.empty(num_places, heads, dim, dtype=torch.float32, device=query.device)
+        weights = torch.empty(num_places, heads, dtype=torch.float32, device=query.device)
+    early = early_start(query, None if batch_invariant else query.shape[0])
+    _attend[(kv_heads, parts.shape[0])](
         out, mixed, weights, query, query if towards_sinks is None else towards_sinks, keys, values,
-        keys if key_scales is None else key_scales, values if value_scales is None else value_scales, tiles, tables,
+        keys if key_scales is None else key_scales, values if value_scales is None else value_scales, parts, tables,
         query if scoring.sinks is None else scoring.sinks, query.stride(0), scoring.factor(dim) * _LOG2_E,
-        HEADS=query.shape[1], KV_HEADS=kv_heads, GROUP=group,
-        DIM=dim, PADDED_DIM=padded_dim, BLOCK_SIZE=block_size,
-        WINDOW=visible.window or 0, SINKS=visible.sinks, ROWS=rows, KEYS=tile_keys, SPLITS=splits,
-        WIDTH=tiles.shape[1], STEP=1 if splits > 1 else max(1, rows // group), HAS_RESULTS=results is not None,
-        SOFT_CAP=(scoring.soft_cap or 0.0) * _LOG2_E, HAS_LEARNED_SINKS=scoring.sinks is not None,
-        LOOKS_APART=towards_sinks is not None,
-        ENCODING=encoding_of(keys), num_warps=8 if rows > 64 else 4, num_stages=stages,
-        **early_start(query, None if batch_invariant else query.shape[0]),
+        HEADS=heads, KV_HEADS=kv_heads, GROUP=group, DIM=dim, PADDED_DIM=padded_dim, BLOCK_SIZE=block_size,
+        WINDOW=visible.window or 0, SINKS=visible.sinks, ROWS=rows, KEYS=tile_keys, STEP=step,
+        HAS_RESULTS=num_places > 0, SOFT_CAP=(scoring.soft_cap or 0.0) * _LOG2_E,
+        HAS_LEARNED_SINKS=scoring.sinks is not None, LOOKS_APART=towards_sinks is not None,
+        ENCODING=encoding_of(keys), num_warps=8 if rows > 64 else 4,
+        num_stages=_CHUNK_STAGES if rows > _MIN_ROWS else _DECODE_STAGES, **early,
     )  # fmt: skip
+    if num_places:
+        _combine[(listed_rows.shape[0], heads)](
+            out, mixed, weights, listed_rows, HEADS=heads, DIM=dim, PADDED_DIM=padded_dim, SPLITS=_MOST_SPLITS,
+            STEP=step, num_warps=2, **early,
+        )  # fmt: skip
 
 
 @triton.jit
@@ -373,26 +330,23 @@ def _store_tokens(
 
 @triton.jit
 def _attend(  # noqa: C901, PLR0912 (branches on constants, which the compiler removes)
-    out, mixed_parts, weights, query, towards_sinks, keys, values, key_scales, value_scales, tiles, tables,
+    out, mixed_parts, weights, query, towards_sinks, keys, values, key_scales, value_scales, parts, tables,
     learned_sinks, query_stride, scale,
     HEADS: tl.constexpr, KV_HEADS: tl.constexpr, GROUP: tl.constexpr,
     DIM: tl.constexpr, PADDED_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
-    WINDOW: tl.constexpr, SINKS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, SPLITS: tl.constexpr,
-    WIDTH: tl.constexpr, STEP: tl.constexpr, HAS_RESULTS: tl.constexpr,
+    WINDOW: tl.constexpr, SINKS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
+    STEP: tl.constexpr, HAS_RESULTS: tl.constexpr,
     SOFT_CAP: tl.constexpr, HAS_LEARNED_SINKS: tl.constexpr, LOOKS_APART: tl.constexpr,
     ENCODING: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     await_inputs(EARLY)
-    tile = tiles + WIDTH * tl.program_id(0)
-    kv_head = tl.program_id(1)
-    first_row, count = tl.load(tile), tl.load(tile + 1)
-    first_position, table = tl.load(tile + 2), tables + tl.load(tile + 3)
-    if WIDTH == 8:  # a listed part
-        if count == 0:
-            return
-        split, splits, first_place = tl.load(tile + 4), tl.load(tile + 5), tl.load(tile + 6)
-    else:
-        split, splits, first_place = tl.program_id(2), SPLITS, first_row * SPLITS
+    kv_head = tl.program_id(0)
+    part = parts + 8 * tl.program_id(1)
+    first_row, count = tl.load(part), tl.load(part + 1)
+    if count == 0:
+        return
+    first_position, table = tl.load(part + 2), tables + tl.load(part + 3)
+    split, splits, first_place = tl.load(part + 4), tl.load(part + 5), tl.load(part + 6)
 
     # Row r of the tile is query head r % GROUP of token r // GROUP.
     token = tl.arange(0, ROWS) // GROUP
@@ -410,8 +364,8 @@ def _attend(  # noqa: C901, PLR0912 (branches on constants, which the compiler r
     if WINDOW:
         first_tile = tl.maximum(SINK_TILES, (first_position - WINDOW + 1) // KEYS)
     num_tiles = SINK_TILES + tl.cdiv(end, KEYS) - first_tile
-    part = tl.cdiv(num_tiles, splits)
-    start = split * part
+    share = tl.cdiv(num_tiles, splits)
+    start = split * share
 
     top = tl.full((ROWS,), float("-inf"), tl.float32)  # largest score of each row so far, in units of log2
     total = tl.zeros((ROWS,), tl.float32)
@@ -420,7 +374,7 @@ def _attend(  # noqa: C901, PLR0912 (branches on constants, which the compiler r
             top = tl.load(learned_sinks + head) * 1.4426950408889634  # log2(e)
             total += 1.0
     mixed = tl.zeros((ROWS, PADDED_DIM), tl.float32)
-    for number in range(start, tl.minimum(start + part, num_tiles)):
+    for number in range(start, tl.minimum(start + share, num_tiles)):
         key_tile = number
         if WINDOW:
             key_tile = tl.where(number < SINK_TILES, number, number - SINK_TILES + first_tile)
@@ -482,25 +436,16 @@ def _attend(  # noqa: C901, PLR0912 (branches on constants, which the compiler r
 def _combine(
     out, mixed_parts, weights, rows,
     HEADS: tl.constexpr, DIM: tl.constexpr, PADDED_DIM: tl.constexpr, SPLITS: tl.constexpr, STEP: tl.constexpr,
-    IS_PADDED: tl.constexpr, EARLY: tl.constexpr,
+    EARLY: tl.constexpr,
 ):  # fmt: skip
     await_inputs(EARLY)
     listed, head = rows + 4 * tl.program_id(0), tl.program_id(1)
+    row, first, splits = tl.load(listed), tl.load(listed + 1), tl.load(listed + 2)
+    if splits == 0:
+        return
     split, dims = tl.arange(0, SPLITS), tl.arange(0, PADDED_DIM)
-    if STEP:
-        row, first, splits = tl.load(listed), tl.load(listed + 1), tl.load(listed + 2)
-        if splits == 0:
-            return
-        is_part = split < splits
-        place = first + split * STEP
-    else:
-        row = tl.program_id(0)
-        if IS_PADDED:
-            if tl.load(listed + 1) == 0:
-                return
-        is_part = split < SPLITS
-        place = row * SPLITS + split
-    vector = place.to(tl.int64) * HEADS + head
+    is_part = split < splits
+    vector = (first + split * STEP).to(tl.int64) * HEADS + head
     weight = tl.load(weights + vector, mask=is_part, other=float("-inf"))
     weight = tl.exp2(weight - tl.max(weight, axis=0))
     is_loaded = is_part[:, None] & (dims < DIM)[None, :]

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -119,11 +120,17 @@ def products() -> Iterator[tuple[str, float, float]]:
             yield f"{name} {rows}, Triton", kernel_us, weight_bytes / kernel_us / 1e3 / PEAK_GBS
 
 
-def decode_us(batch: int, context: int, kind: KvCacheDtypeName = "auto") -> float:
+def decode_us(contexts: Sequence[int], kind: KvCacheDtypeName = "auto") -> float:
     """Microseconds of one layer's attention for one new token of each sequence."""
-    layers = max(1, min(256, int(CACHE_BYTES / (batch * context * KV_BYTES)) + 1))
-    step, query = attention_step([(context - 1, 1)] * batch, layers, kind)
+    layers = max(1, min(256, int(CACHE_BYTES / (sum(contexts) * KV_BYTES)) + 1))
+    step, query = attention_step([(context - 1, 1) for context in contexts], layers, kind)
     return graph_us([lambda layer=layer: step.attend(layer, query, None, None) for layer in range(layers)] * 2)
+
+
+def uneven_lengths(batch: int) -> list[int]:
+    """Sequences as in chat: quantiles of a log-normal distribution with median 835 and sigma 0.7, longest first."""
+    normal = statistics.NormalDist()
+    return [round(835 * math.exp(0.7 * normal.inv_cdf((i + 0.5) / batch))) for i in reversed(range(batch))]
 
 
 def chunk_us(shape: list[tuple[int, int]], *, is_fresh: bool = False) -> float:
@@ -160,15 +167,31 @@ def attention_step(
 
 def attention_kernels() -> Iterator[tuple[str, float, float]]:
     """Decodes with their share of the bandwidth, chunks with their share of the peak of matrix products."""
-    for batch, context in ((1, 256), (1, 1024), (1, 8192), (8, 1024), (64, 1024), (64, 8192), (256, 1024)):
-        us = decode_us(batch, context)
-        yield f"decode {batch} x {context}", us, batch * context * KV_BYTES / us / 1e3 / PEAK_GBS
+    shapes = (
+        (1, 256),
+        (1, 1024),
+        (1, 8192),
+        (1, 32768),
+        (8, 256),
+        (8, 1024),
+        (8, 8192),
+        (64, 1024),
+        (64, 8192),
+        (256, 1024),
+    )
+    batches = {f"{batch} x {context}": [context] * batch for batch, context in shapes}
+    batches |= {f"{batch} of uneven lengths": uneven_lengths(batch) for batch in (8, 32, 64, 256)}
+    for name, contexts in batches.items():
+        us = decode_us(contexts)
+        yield f"decode {name}", us, sum(contexts) * KV_BYTES / us / 1e3 / PEAK_GBS
     for kind, batch, context in itertools.product(("int8", "fp8"), (8, 64), (1024, 8192)):
-        us = decode_us(batch, context, kind)
+        us = decode_us([context] * batch, kind)
         kv_bytes = KV_BYTES / 2 + 4 * KV_HEADS
         yield f"decode {batch} x {context}, {kind}", us, batch * context * kv_bytes / us / 1e3 / PEAK_GBS
     for name, shape, is_fresh in (
+        ("chunk 250 from 0", [(0, 250)], False),
         ("chunk 512 from 0", [(0, 512)], False),
+        ("chunk 800 from 0", [(0, 800)], False),
         ("chunk 8 x 512 from 0", [(0, 512)] * 8, False),
         ("chunk 2048 from 0", [(0, 2048)], False),
         ("whole 2048", [(0, 2048)], True),
@@ -176,6 +199,9 @@ def attention_kernels() -> Iterator[tuple[str, float, float]]:
         ("whole 8192", [(0, 8192)], True),
         ("chunk 2048 behind 8192", [(8192, 2048)], False),
         ("chunk 64 behind 1024, 16 times", [(1024, 64)] * 16, False),
+        ("chunk 64 behind 2048", [(2048, 64)], False),
+        ("chunk 16 behind 16384", [(16_384, 16)], False),
+        ("chunk 256 behind 16384", [(16_384, 256)], False),
     ):
         us = chunk_us(shape, is_fresh=is_fresh)
         pairs = sum(length * start + length * (length + 1) / 2 for start, length in shape)
@@ -184,15 +210,21 @@ def attention_kernels() -> Iterator[tuple[str, float, float]]:
 
 def sweep() -> Iterator[tuple[str, float, float]]:
     """Other pipeline depths and tiles than the chosen ones; infinitely slow where shared memory is too small."""
-    names = ("_DECODE_STAGES", "_SPLIT_STAGES", "_CHUNK_STAGES", "_CHUNK_ROWS", "_MAX_KEYS", "_KEY_TILE_BYTES")
+    names = ("_DECODE_STAGES", "_PROGRAMS", "_CHUNK_STAGES", "_CHUNK_ROWS", "_MAX_KEYS", "_KEY_TILE_BYTES")
     chosen = {name: getattr(paged_attention, name) for name in names}
-    for stages, keys in itertools.product((3, 5, 7), (32, 64, 128)):
-        tile = {"_MAX_KEYS": keys, "_KEY_TILE_BYTES": 2 * DIM * keys}
-        vars(paged_attention).update(tile, _DECODE_STAGES=stages, _SPLIT_STAGES=stages)
-        for batch, context in ((1, 1024), (8, 1024), (64, 1024)):
-            us = if_it_fits(functools.partial(decode_us, batch, context))
-            name = f"decode {batch} x {context}, {stages} stages, {keys} keys"
-            yield name, us, batch * context * KV_BYTES / us / 1e3 / PEAK_GBS
+    batches = {
+        f"{batch} x {context}": [context] * batch for batch, context in ((1, 1024), (1, 32768), (8, 1024), (64, 1024))
+    }
+    batches |= {f"{batch} of uneven lengths": uneven_lengths(batch) for batch in (8, 32, 64)}
+    for stages, programs in itertools.product((4, 5, 7), (264, 396, 528)):
+        vars(paged_attention).update(_DECODE_STAGES=stages, _PROGRAMS=programs)
+        for name, contexts in batches.items():
+            us = if_it_fits(functools.partial(decode_us, contexts))
+            yield (
+                f"decode {name}, {stages} stages, {programs} programs",
+                us,
+                sum(contexts) * KV_BYTES / us / 1e3 / PEAK_GBS,
+            )
     vars(paged_attention).update(chosen)
     for stages, rows, keys in itertools.product((3, 5), (64, 128), (64, 128)):
         tile = {"_MAX_KEYS": keys, "_KEY_TILE_BYTES": 2 * DIM * keys}

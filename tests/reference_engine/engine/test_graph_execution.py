@@ -73,7 +73,7 @@ def test_repeated_decode_steps_equal_computed_ones(model_and_layout):
     rng = random.Random(3)
     graph_storage, plain_storage = storage_of(layout), storage_of(layout)
     graphs = Recorded(model.tapped(taps), graph_storage)
-    assert graphs.captured == [GraphShape(rows, rows, factor) for rows in (8, 4, 2, 1) for factor in (1, 4)]
+    assert graphs.captured == [GraphShape(rows, rows, splits) for rows in (8, 4, 2, 1) for splits in (True, False)]
     plain = LocalExecutor(model.tapped(expected_taps), TorchAttention(plain_storage), plain_storage)
     spare = list(range(BLOCKS))
     rng.shuffle(spare)
@@ -101,7 +101,8 @@ def test_repeated_decode_steps_equal_computed_ones(model_and_layout):
         torch.testing.assert_close(taps.rows, expected_taps.rows, atol=2e-4, rtol=1e-4)
         previous = TorchKernels().argmax(logits)
         previous = previous.repeat(5)[:5]  # as many as rows may name
-    assert {shape.factor for shape in graphs.replayed} == {1, 4}
+    assert {shape.tokens for shape in graphs.replayed} == {8, 4, 2, 1}
+    assert {shape.has_splits for shape in graphs.replayed} == {True, False}
 
 
 @torch.inference_mode()
@@ -115,7 +116,7 @@ def test_repeated_steps_with_prompts_equal_computed_ones(model_and_layout):
             part.fill_(float("nan"))  # what nobody wrote must not reach a result
     graphs = Recorded(model, graph_storage)
     shapes = [
-        GraphShape(tokens, decodes, 4)
+        GraphShape(tokens, decodes)
         for tokens, most in zip(reversed(SIZES), ((8, 2, 0),) * 3, strict=True)
         for decodes in most
     ]
@@ -148,7 +149,7 @@ def test_repeated_steps_with_prompts_equal_computed_ones(model_and_layout):
         expected = []
         torch.testing.assert_close(logits, plain.execute(batch, expected.append), atol=2e-5, rtol=1e-5)
         torch.testing.assert_close(scored, expected, atol=2e-5, rtol=1e-5)
-        assert graphs.replayed == ([] if shape is None else [GraphShape(*shape, 4)])
+        assert graphs.replayed == ([] if shape is None else [GraphShape(*shape)])
         for row, count in lengthened.items():
             lengths[row] += count
 
