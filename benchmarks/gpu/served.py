@@ -102,6 +102,14 @@ def write_model(folder: Path, config: dict[str, Any], tokenizer: Path, quantizat
     (folder / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
 
 
+def kept_port(adapter: str, out: Path) -> int:
+    """The same in each call: a run goes on only with engines at the addresses that it began with."""
+    file = out / f"{adapter}.port"
+    if not file.exists():
+        file.write_text(str(pick_port()), encoding="utf-8")
+    return int(file.read_text(encoding="utf-8"))
+
+
 @contextlib.asynccontextmanager
 async def served(adapter: str, model: Model, traffic: Traffic, options: argparse.Namespace) -> AsyncGenerator[str]:
     """Starts an engine; yields its address."""
@@ -116,7 +124,7 @@ async def served(adapter: str, model: Model, traffic: Traffic, options: argparse
         "sglang": Deployment(program=str(SGLANG), ready_timeout_s=400),
     }
     served_engine = engine(adapter, model, OPTIONS[adapter], spec=spec, deployment=deployments[adapter])
-    launch = served_engine.launch(pick_port())
+    launch = served_engine.launch(kept_port(adapter, options.out))
     assert launch is not None
     async with launched(launch, options.out / f"{adapter}.log") as server:
         print(f"{adapter} is ready after {server.start_s:.0f} s", flush=True)
