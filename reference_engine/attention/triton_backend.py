@@ -77,7 +77,7 @@ class GroupInputs(NamedTuple):
 
     Attributes:
         slots: int32 [tokens], see `store_tokens`.
-        decodes: the first rows of the step.
+        decodes: the attention of the step's first rows.
     """
 
     slots: torch.Tensor
@@ -124,7 +124,7 @@ class TritonAttention:
         return SpanArrays(spans, len(self.storage.layout.groups), self.storage.block_size)
 
     def decode_works(self, arrays: SpanArrays) -> list[WorkLists]:
-        """What `attend_decodes` computes of the spans, in the layers of each group."""
+        """The attention of the one-token spans before the first longer one, in the layers of each group."""
         return [self._decode_work(arrays, group) for group in range(len(self.storage.layout.groups))]
 
     def _decode_work(self, arrays: SpanArrays, group: int) -> WorkLists:
@@ -136,7 +136,7 @@ class TritonAttention:
     def chunk_work(
         self, arrays: SpanArrays, group: int, spans: slice | NDArray[np.int64], step_tokens: int, queries: QueryShape
     ) -> WorkLists:
-        """What `attend_chunks` computes of some spans.
+        """The attention of some longer spans.
 
         Args:
             arrays: all spans.

@@ -19,7 +19,7 @@ from bakeoff.reference_engine.attention.base import LONG_CHUNK, Span
 from bakeoff.reference_engine.attention.span_arrays import PART_WIDTH, ROW_WIDTH, SpanArrays, WorkLists
 from bakeoff.reference_engine.attention.triton_backend import GroupInputs, TritonAttention, TritonStep
 from bakeoff.reference_engine.core.ranks import ALONE, Ranks
-from bakeoff.reference_engine.errors import ConfigError
+from bakeoff.reference_engine.errors import ConfigError, EngineBugError
 from bakeoff.reference_engine.kernels.cuda import replace_pending
 from bakeoff.reference_engine.kernels.paged_attention import AttentionWork, QueryShape
 from bakeoff.reference_engine.kv_cache.block_table import block_list
@@ -140,7 +140,8 @@ class GraphExecutor(LocalExecutor):
         self._states = None if model.taps is None or model.taps.rows is None else torch.empty_like(model.taps.rows)
         with torch.inference_mode():
             self._replays: dict[GraphShape, Callable[[], None]] = {}
-            for rows, has_splits in itertools.product(reversed(self._sizes), (True, False)):
+            split_choices = (False,) if attention.batch_invariant else (True, False)
+            for rows, has_splits in itertools.product(reversed(self._sizes), split_choices):
                 shape = GraphShape(rows, rows, has_splits)
                 # A graph's first run must not find the rows of a larger one in its inputs.
                 self._fill_padding(shape)
@@ -271,8 +272,8 @@ class _PromptGraphs:
 class StepInputs:
     """Device memory that graphs read, written by one copy a step.
 
-    One int32 buffer: columns at fixed places, followed by the block tables. Padding tokens write to the padding block
-    and belong to no attention tile.
+    One int32 buffer: columns at fixed places, followed by the block tables. Padding tokens write to the padding block;
+    beside prompts they belong to no attention tile.
 
     Args:
         attention: over the cache.
@@ -302,7 +303,7 @@ class StepInputs:
         storage = attention.storage
         self._rows = rows
         self.attention, self.num_tokens = attention, num_tokens
-        self._num_groups, self._num_decodes = len(storage.layout.groups), max_decodes
+        self._num_groups = len(storage.layout.groups)
         self._has_chunks = has_chunks
         most_tiles = has_chunks * (num_tokens + _SPARE_TILES)  # with one token each at worst
         self._heights = [
@@ -422,7 +423,7 @@ class StepInputs:
 
 
 class _Room(NamedTuple):
-    """The lengths of the lists of an `AttentionWork` that a graph's kernels read, and the places of results."""
+    """The lengths of the lists of an `AttentionWork` that a graph's kernels read, and the places of its results."""
 
     parts: int
     rows: int
@@ -433,7 +434,14 @@ class _Room(NamedTuple):
         return AttentionWork(parts[: self.parts], rows[: self.rows], self.num_places)
 
     def fill(self, parts: NDArray[np.int32], rows: NDArray[np.int32], work: WorkLists) -> None:
-        """Writes a work that fits to the beginning of two longer lists, and padding behind it."""
+        """Writes a work to the beginning of two longer lists, and padding behind it.
+
+        Raises:
+            EngineBugError: the work does not fit, and a graph would leave out a part of it.
+        """
+        if len(work.parts) > self.parts or len(work.rows) > self.rows or work.num_places > self.num_places:
+            needed = _Room(len(work.parts), len(work.rows), work.num_places)
+            raise EngineBugError(f"a step needs {needed}, and its graph has {self}")
         for column, own, room in ((parts, work.parts, self.parts), (rows, work.rows, self.rows)):
             column[: len(own)], column[len(own) : room] = own, 0
 

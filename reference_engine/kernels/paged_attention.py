@@ -48,11 +48,11 @@ _MAX_KEYS = 64
 # Stages of the loop over keys, of which loads of block numbers take half: two key tiles and one are in flight.
 _CHUNK_STAGES, _DECODE_STAGES = 5, 4
 _MULTIPROCESSORS = 132  # of an H100 or H200
-_PROGRAMS = 3 * _MULTIPROCESSORS  # of decodes that run at a time
-_MOST_SPLITS = 32  # parts of the keys of a tile
+_PROGRAMS = 3 * _MULTIPROCESSORS  # that share the keys of decodes; also bounds the extra parts of chunks
+_MOST_SPLITS, _MOST_SPLITS_OF_FEW_HEADS = 32, 64  # parts of the keys of a tile
 _LEAST_KEYS = _MAX_KEYS  # of a part of a decode's keys: one tile
 _UNEVEN = 1.6  # shares of the longest decode up to which none is split: the rest takes less time than combining
-_TRIED_SPLITS = np.array([1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, _MOST_SPLITS])  # of the longest tile of a step's chunks
+_TRIED_SPLITS = np.array([1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48, 64])  # of the longest tile of a step's chunks
 _RESULT_KEYS = 0.6
 """Keys of a tile whose attention takes as long as weighing one result of one token: 16 of 26 ns on an H200."""
 _LOG2_E = math.log2(math.e)  # scores in the kernels are in units of log2
@@ -105,28 +105,34 @@ def _chunk_rows(step_tokens: int, queries: QueryShape) -> int:
 
 
 def programs_at_a_time(step_tokens: int, queries: QueryShape) -> int:
-    """Programs of chunks that a GPU runs at a time: two small ones on a multiprocessor."""
-    return _MULTIPROCESSORS * (2 if _chunk_rows(step_tokens, queries) < _CHUNK_ROWS else 1)
+    """Programs of chunks that a GPU runs at a time: two on a multiprocessor if they have half of the largest tile."""
+    tile_bytes = _chunk_rows(step_tokens, queries) * triton.next_power_of_2(queries.dim) * queries.element_size
+    return _MULTIPROCESSORS * (2 if 2 * tile_bytes <= _CHUNK_ROWS * _LONG_HEAD_BYTES else 1)
+
+
+def _most_splits(kv_heads: int) -> int:
+    """Most parts of the keys of a tile, a power of 2: one sequence with few heads should occupy half of the GPU."""
+    return _MOST_SPLITS if kv_heads > 2 else _MOST_SPLITS_OF_FEW_HEADS
 
 
 def most_extra_parts(kv_heads: int, tiles: int) -> int:
     """The most parts, beyond one for each of so many tiles, that `decode_splits` and `chunk_splits` make."""
-    return min(-(-_PROGRAMS // kv_heads), tiles * (_MOST_SPLITS - 1))
+    return min(-(-_PROGRAMS // kv_heads), tiles * (_most_splits(kv_heads) - 1))
 
 
 def decode_splits(keys: NDArray[np.int64], kv_heads: int) -> NDArray[np.int64]:
-    """Parts of the keys of each decode of a step, so that no program has much more than its share.
+    """Parts of the keys of each decode of a step, of at most a share each where so many parts are allowed.
 
-    A share is the keys that each of `_PROGRAMS` would have.
+    A share is what each of `_PROGRAMS` would have, in whole tiles of keys. None is split where all have about one.
 
     Args:
         keys: that each token sees, [decodes].
         kv_heads: of a layer.
     """
-    share = max(_LEAST_KEYS, -(-int(keys.sum()) * kv_heads // _PROGRAMS))
+    share = _LEAST_KEYS * max(1, -(-int(keys.sum()) * kv_heads // (_PROGRAMS * _LEAST_KEYS)))
     if keys.max(initial=0) <= _UNEVEN * share:
         return np.ones_like(keys)
-    return np.minimum(-(-keys // share), _MOST_SPLITS)
+    return np.minimum(-(-keys // share), _most_splits(kv_heads))
 
 
 def chunk_splits(
@@ -145,7 +151,8 @@ def chunk_splits(
     """
     if not len(keys):
         return np.ones(0, np.int64)
-    splits = -(-keys // -(-keys.max() // _TRIED_SPLITS)[:, None])  # [tried, tiles]
+    tried = _TRIED_SPLITS[_TRIED_SPLITS <= _most_splits(kv_heads)]  # noqa: SIM300
+    splits = -(-keys // -(-keys.max() // tried)[:, None])  # [tried, tiles]
     parts = splits.sum(axis=1)
     rounds = -(-parts * kv_heads // programs_at_a_time)
     longest = (keys / splits).max(axis=1)
@@ -296,7 +303,7 @@ def _launch(
         mixed = torch.empty(num_places, heads, dim, dtype=torch.float32, device=query.device)
         weights = torch.empty(num_places, heads, dtype=torch.float32, device=query.device)
     early = early_start(query, None if batch_invariant else query.shape[0])
-    _attend[(kv_heads, parts.shape[0])](
+    _attend[(parts.shape[0] * kv_heads,)](
         out, mixed, weights, query, query if towards_sinks is None else towards_sinks, keys, values,
         keys if key_scales is None else key_scales, values if value_scales is None else value_scales, parts, tables,
         query if scoring.sinks is None else scoring.sinks, query.stride(0), scoring.factor(dim) * _LOG2_E,
@@ -309,8 +316,8 @@ def _launch(
     )  # fmt: skip
     if num_places:
         _combine[(listed_rows.shape[0], heads)](
-            out, mixed, weights, listed_rows, HEADS=heads, DIM=dim, PADDED_DIM=padded_dim, SPLITS=_MOST_SPLITS,
-            STEP=step, num_warps=2, **early,
+            out, mixed, weights, listed_rows, HEADS=heads, DIM=dim, PADDED_DIM=padded_dim,
+            SPLITS=_most_splits(kv_heads), STEP=step, num_warps=2, **early,
         )  # fmt: skip
 
 
@@ -340,8 +347,8 @@ def _attend(  # noqa: C901, PLR0912 (branches on constants, which the compiler r
     ENCODING: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     await_inputs(EARLY)
-    kv_head = tl.program_id(0)
-    part = parts + 8 * tl.program_id(1)
+    kv_head = tl.program_id(0) % KV_HEADS
+    part = parts + 8 * (tl.program_id(0) // KV_HEADS)
     first_row, count = tl.load(part), tl.load(part + 1)
     if count == 0:
         return

@@ -62,6 +62,8 @@ class Recorded:
     def capture(self, run):
         (shape,) = run.args
         self.captured.append(shape)
+        decode_parts = run.func.__self__._inputs._groups[0][1]
+        assert (decode_parts[: shape.decodes, 0] < max(1, shape.tokens)).all(), "a capture begins with a run"
         return lambda: self.replayed.append(shape) or run()
 
 
@@ -106,7 +108,7 @@ def test_repeated_decode_steps_equal_computed_ones(model_and_layout):
 
 
 @torch.inference_mode()
-def test_repeated_steps_with_prompts_equal_computed_ones(model_and_layout):
+def test_repeated_steps_with_prompts_equal_computed_ones(model_and_layout, monkeypatch):
     """Chunks with and without a past, beside no, few and many decodes; tokens that only the device knows."""
     model, layout = model_and_layout
     rng = random.Random(5)
@@ -134,7 +136,17 @@ def test_repeated_steps_with_prompts_equal_computed_ones(model_and_layout):
         ({5: 20, 3: 5}, (32, 0)),
         ({6: 33}, None),
         ({0: 1, 1: 1, 6: 2, 5: 3, 4: 6}, (16, 2)),
+        ({6: 1, 0: 1, 2: 1, 1: 2, 3: 3}, (8, 8)),
+        ({6: 9, 3: 1}, (16, 0)),
     ]
+    padded_splits = []
+    fill = graph_execution._Room.fill
+
+    def observed(room, parts, rows, work):
+        padded_splits.append(work.num_places > 0 and len(work.parts) < room.parts)
+        fill(room, parts, rows, work)
+
+    monkeypatch.setattr(graph_execution._Room, "fill", observed)
     for lengthened, shape in steps:
         spans = [Span([tables[row]], lengths[row], count) for row, count in lengthened.items()]
         token_ids = [
@@ -152,6 +164,9 @@ def test_repeated_steps_with_prompts_equal_computed_ones(model_and_layout):
         assert graphs.replayed == ([] if shape is None else [GraphShape(*shape)])
         for row, count in lengthened.items():
             lengths[row] += count
+    of_decodes, of_chunks = padded_splits[::2], padded_splits[1::2]
+    assert any(of_decodes)
+    assert any(of_chunks)
 
 
 @torch.inference_mode()

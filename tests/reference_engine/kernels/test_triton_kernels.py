@@ -3,6 +3,8 @@
 The interpreter multiplies bfloat16 as if it were integers (Triton 3.7): products are tested in the other dtypes.
 """
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -12,7 +14,7 @@ from torch.nn.functional import silu
 
 from bakeoff.reference_engine.attention import triton_backend
 from bakeoff.reference_engine.attention.base import Span, slot_mapping
-from bakeoff.reference_engine.attention.span_arrays import SpanArrays
+from bakeoff.reference_engine.attention.span_arrays import SpanArrays, listed_parts
 from bakeoff.reference_engine.attention.triton_backend import TritonAttention, suits_triton
 from bakeoff.reference_engine.errors import EngineBugError
 from bakeoff.reference_engine.kernels import paged_attention, row_codes, small_products
@@ -216,7 +218,7 @@ def storage_of(layout, size, dtype, kind="auto"):
 
 @pytest.fixture(autouse=True)
 def _short_parts(monkeypatch):
-    """Chunks behind a few tokens are split, as those behind hundreds are on a GPU."""
+    """Decodes behind a few tokens are split, as those behind hundreds are on a GPU."""
     monkeypatch.setattr(paged_attention, "_LEAST_KEYS", 16)
 
 
@@ -362,17 +364,58 @@ def bits(part):
     return part.view(torch.uint8)
 
 
-@pytest.mark.parametrize("kv_heads", [1, 3, 8])
-def test_parts_of_decodes_have_about_equally_many_keys_and_are_no_more_than_a_graph_has(kv_heads):
-    rng = np.random.default_rng(kv_heads)
-    for tokens in (1, 5, 40, 300):
-        for longest in (20, 3000, 40_000):
+@pytest.mark.parametrize("kv_heads", [1, 2, 3, 8, 32, 500])
+def test_parts_of_decodes_have_at_most_a_share_and_are_no_more_than_a_graph_has(monkeypatch, kv_heads):
+    monkeypatch.undo()
+    rng, most = np.random.default_rng(kv_heads), 64 if kv_heads < 3 else 32
+    for tokens in (0, 1, 5, 40, 300):
+        for longest in (20, 3000, 40_000, 1_000_000):
             keys = rng.integers(1, longest, tokens)
             splits = paged_attention.decode_splits(keys, kv_heads)
+            assert ((splits >= 1) & (splits <= most)).all()
             assert (splits - 1).sum() <= paged_attention.most_extra_parts(kv_heads, tokens)
-            share = max(16, keys.sum() * kv_heads / paged_attention._PROGRAMS)
-            assert (keys / splits <= 1.6 * share + 1)[splits < 32].all()
-            assert ((splits == 1) | (keys / splits >= share / 2)).all()
+            share = keys.sum() * kv_heads / 396
+            in_tiles = 64 * max(1, math.ceil(share / 64))
+            bound = in_tiles if (splits > 1).any() else 1.6 * in_tiles
+            assert (keys / splits <= bound)[splits < most].all()
+            assert (keys[splits > 1] > in_tiles).all()
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2, 8, 32])
+def test_parts_of_chunks_are_no_more_than_a_graph_has(kv_heads):
+    rng = np.random.default_rng(kv_heads)
+    bounded = 0
+    for _ in range(200):
+        tiles = int(rng.integers(1, 12))
+        keys, tokens = rng.integers(1, 60_000, tiles), rng.integers(1, 129, tiles)
+        splits = paged_attention.chunk_splits(keys, tokens, kv_heads, 132)
+        assert ((splits >= 1) & (splits <= (64 if kv_heads < 3 else 32))).all()
+        extra, most = (splits - 1).sum(), paged_attention.most_extra_parts(kv_heads, tiles)
+        assert extra <= most
+        bounded += extra > most / 2
+    assert bounded, "the bound was never near"
+
+
+def test_the_longest_parts_come_first_and_each_has_a_place_of_its_own():
+    """Tiles of three, one and two tokens, whose keys have two, one and three parts."""
+    tiles = np.array([[0, 3, 97, 0], [3, 1, 59, 7], [4, 2, 298, 9]], np.int32)
+    parts, rows, num_places = listed_parts(tiles, np.array([100, 60, 300]), np.array([2, 1, 3]), 3)
+    assert parts.tolist() == [
+        *([4, 2, 298, 9, number, 3, 0, 0] for number in range(3)),
+        [3, 1, 59, 7, 0, 1, 9, 0],
+        *([0, 3, 97, 0, number, 2, 9, 0] for number in range(2)),
+    ]
+    assert rows.tolist() == [[4, 0, 3, 0], [5, 1, 3, 0], [0, 9, 2, 0], [1, 10, 2, 0], [2, 11, 2, 0]]
+    assert num_places == 3 * 3 + 3 * 2
+
+
+def test_extra_parts_of_a_group_are_bounded_by_its_layer_with_the_fewest():
+    layout = CacheLayout((LayerLayout(8, 16, 16), LayerLayout(2, 16, 16)))
+    storage, _ = storage_of(layout, 4, torch.float32)
+    attention = TritonAttention(storage)
+    spans = [Span([list(range(50))], 190, 1), Span([[60]], 0, 1)]
+    (work,) = attention.decode_works(attention.arrays(spans))
+    assert len(work.parts) - 2 <= attention.most_extra_parts(0, 2) == paged_attention.most_extra_parts(8, 2)
 
 
 @pytest.mark.parametrize(
@@ -399,14 +442,14 @@ def test_keys_of_decodes_are_split_where_others_would_wait_for_them(monkeypatch,
         ([16_384], 256, 132, [2] * 8),  # 128 programs, one round
         ([1024], 512, 132, [1] * 16),
         ([0], 1000, 132, [1] * 32),  # the programs fill the GPU by themselves
-        ([0, 16_384], 32, 132, [1, 12]),
+        ([8192, 16_384], 48, 132, [3, 3, 5, 5]),  # 128 programs again
         ([], 32, 132, []),
     ],
 )
 def test_keys_of_chunks_are_split_where_too_few_programs_would_have_too_much_to_do(
     monkeypatch, starts, tokens, at_a_time, splits
 ):
-    """Fastest of the numbers of parts tried on an H200, each chunk alone, 8 key/value heads, 4 query heads for each."""
+    """Those of one chunk are the fastest tried on an H200, with 8 key/value heads and 4 query heads for each."""
     monkeypatch.undo()
     per_tile = 16 if at_a_time == 264 else 32
     tiles = [
