@@ -11,6 +11,8 @@ PARALLEL := -n 2 --dist worksteal
 MIN_COVERAGE := 90
 MIN_COVERAGE_OF_FIGURES := 95
 MODEL := smollm2-135m-instruct
+# Tests start hundreds of processes, each of which would compile our modules again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test install model browser peers check lint types layers unit nightly acceptance coverage docs site format clean
 

@@ -74,7 +74,8 @@ warm_up_s = {warm_up_s}
 
 [client]
 calibrate = false
-workers = 2
+# The tokens of a step arrive together: two workers were 1.5 ms late with 32 streams.
+workers = 4
 
 [quality]
 samples = 0
