@@ -74,6 +74,8 @@ class FindingCode(StrEnum):
     WINDOW_TOO_SHORT = "window_too_short"
     WINDOW_EMPTY = "window_empty"
     """No request was planned inside the window."""
+    SESSIONS_CUT = "sessions_cut"
+    """Sessions in progress may have ended early in the window, because they were written for a shorter load."""
     CLIENT_LOST = "client_lost"
     """A worker of the client ended or was stopped."""
     FEWER_WORKERS = "fewer_workers"
@@ -195,6 +197,7 @@ _CAUSES: dict[FindingCode, Cause] = {
     FindingCode.NOT_STEADY: Cause.EXPERIMENT,
     FindingCode.WINDOW_TOO_SHORT: Cause.EXPERIMENT,
     FindingCode.WINDOW_EMPTY: Cause.EXPERIMENT,
+    FindingCode.SESSIONS_CUT: Cause.MACHINE,
     FindingCode.CLIENT_LOST: Cause.MACHINE,
     FindingCode.FEWER_WORKERS: Cause.MACHINE,
     FindingCode.CLIENT_LATE: Cause.CLIENT,

@@ -519,6 +519,8 @@ class RampRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """Of the engine in the ramp; None if no request has succeeded."""
     has_failed: bool = False
     """Whether every request of the ramp failed, so that no window followed."""
+    unwritten_s: float = 0.0
+    """Seconds at the end of the window for which the sessions in progress had no calls, since planning it took long."""
 
 
 class RulesRecord(msgspec.Struct, frozen=True, omit_defaults=True):

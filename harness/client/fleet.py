@@ -141,6 +141,7 @@ class LoadResult(msgspec.Struct, frozen=True):
         window: start and end of a steady load's window in nanoseconds; None for other loads.
         ramp: result of a steady load's ramp; None for other loads.
         begun: sessions that were in progress when it began.
+        unwritten_s: seconds at the end of the window that these were not written for.
     """
 
     planned: int
@@ -150,6 +151,7 @@ class LoadResult(msgspec.Struct, frozen=True):
     window: tuple[int, int] | None = None
     ramp: Ramped | None = None
     begun: int = 0
+    unwritten_s: float = 0.0
 
 
 class Fleet:

@@ -160,7 +160,9 @@ class TrialRunner:
             traffic=msgspec.structs.replace(traffic.record, cache_reset=load.was_reset),
             faults=injected,
             rules=rules_record(self._experiment, plan.load),
-            ramp=ramp_record(plan.load, self._experiment.trial, traffic, result.begun, result.ramp)
+            ramp=ramp_record(
+                plan.load, self._experiment.trial, traffic, result.begun, result.ramp, unwritten_s=result.unwritten_s
+            )
             if result and result.ramp
             else None,
         )

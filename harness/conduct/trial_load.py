@@ -200,7 +200,10 @@ class TrialLoad:
             if result.ramp is not None:
                 self._paces.learn(trial.engine, load, result.ramp.pace)
             if result.window is not None or (result.ramp is not None and result.ramp.has_failed):
-                return msgspec.structs.replace(result, planned=planned, begun=beginning.plan.sessions)
+                return msgspec.structs.replace(
+                    result, planned=planned, begun=beginning.plan.sessions,
+                    unwritten_s=beginning.unwritten_s(result.issue.start_ns, result.window),
+                )  # fmt: skip
             # A worker may have repeated its part of the ramp more often than the others.
             repeated = self._experiment.client.workers * (1 + result.planned // cycle)
             sent += beginning.plan.requests + cycle * repeated

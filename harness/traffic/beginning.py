@@ -17,6 +17,7 @@ from bakeoff.harness.traffic.plan_file import PlanFile
 from bakeoff.harness.traffic.session_law import Begun, SessionLaw
 from bakeoff.harness.traffic.window_length import window_s
 from bakeoff.results.records import Load, Pace
+from bakeoff.results.units import NS_PER_S
 from bakeoff.workloads import (
     EndlessCache,
     PlannedSession,
@@ -71,6 +72,10 @@ class Beginning(msgspec.Struct, frozen=True):
     slots: int
     pace: Pace
     reach_s: float
+
+    def unwritten_s(self, start_ns: int, window: tuple[int, int] | None) -> float:
+        """Seconds at the end of a window that no session was written for, in a load that began at an instant."""
+        return 0.0 if window is None else max(0.0, (window[1] - start_ns) / NS_PER_S - self.reach_s)
 
 
 class Beginnings:

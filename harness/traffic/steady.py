@@ -38,14 +38,16 @@ def share_of(load: Load, limits: TrialConfig) -> Open | Steady:
     return Open(limits.duration_s, load.max_in_flight)
 
 
-def ramp_record(load: Load, limits: TrialConfig, traffic: Traffic, begun: int, ramped: Ramped) -> RampRecord:
+def ramp_record(
+    load: Load, limits: TrialConfig, traffic: Traffic, begun: int, ramped: Ramped, *, unwritten_s: float = 0.0
+) -> RampRecord:
     """The ramp's turnover time and the window length that follows from it."""
     turnover_s = None
     if load.concurrency is not None and ramped.request_s is not None:
         # Users with long think times have sent one request each when the ramp ends, so think times come from the plan.
         turnover_s = traffic.law.turnover_s(ramped.request_s) if traffic.law else ramped.request_s
     needed_s = window_s(load, limits, turnover_s or 0.0, traffic.length_s)
-    return RampRecord(ramped.complete, turnover_s, needed_s, begun, ramped.pace, ramped.has_failed)
+    return RampRecord(ramped.complete, turnover_s, needed_s, begun, ramped.pace, ramped.has_failed, unwritten_s)
 
 
 class SteadyTraffic:

@@ -25,7 +25,7 @@ from bakeoff.results.metrics.relaxation import needed_window_s, relaxation
 from bakeoff.results.metrics.requests import prompt_lengths
 from bakeoff.results.metrics.silence import unusual_silence
 from bakeoff.results.metrics.steadiness import throughput_change
-from bakeoff.results.records import Cache, FaultRecord, TelemetryRecord, TrafficRecord, Verdict, WindowKind
+from bakeoff.results.records import Cache, FaultRecord, RampRecord, TelemetryRecord, TrafficRecord, Verdict, WindowKind
 from bakeoff.results.requests import Requests
 from bakeoff.results.server_view import fall, readings, tokens_disagree
 from bakeoff.results.units import NS_PER_S
@@ -89,6 +89,7 @@ def _findings(evidence: Evidence) -> Iterator[Finding]:
     yield from _unsteady(evidence, load)
     yield from _drifts(evidence, inside)
     yield from _length(evidence)
+    yield from _cut(evidence.ramp)
     if evidence.window.length_s > 0 and not len(inside) and not evidence.engine_death:
         yield invalid(FindingCode.WINDOW_EMPTY, window_s=evidence.window.length_s)
     yield from sent_late(inside)
@@ -134,6 +135,12 @@ def _length(evidence: Evidence) -> Iterator[Finding]:
         yield invalid(FindingCode.WINDOW_TOO_SHORT, window_s=length_s, needed_window_s=least_s)
     else:
         yield warning(FindingCode.PLAN_ENDED_EARLY, planned_s=length_s, needed_window_s=needed_s)
+
+
+def _cut(ramp: RampRecord | None) -> Iterator[Finding]:
+    """Sessions in progress that may have ended before the window did."""
+    if ramp is not None and ramp.unwritten_s > 0:
+        yield invalid(FindingCode.SESSIONS_CUT, unwritten_s=ramp.unwritten_s)
 
 
 def _mix(evidence: Evidence, inside: Requests) -> Iterator[Finding]:

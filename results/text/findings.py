@@ -70,6 +70,10 @@ SENTENCES: dict[FindingCode, str] = {
         "trial.max_requests, or give the workload more requests"
     ),
     FindingCode.WINDOW_EMPTY: ("no request began inside the window of {window_s}; raise {duration}, or the load"),
+    FindingCode.SESSIONS_CUT: (
+        "writing the window's prompts took so long that sessions in progress may have ended early in its last "
+        "{unwritten_s}; repeat, on a machine whose cores are neither throttled nor shared"
+    ),
     FindingCode.CLIENT_LOST: (
         "{detail}; find out what killed or stopped it (the machine may be out of memory), and repeat"
     ),

@@ -4,13 +4,15 @@ Twice with the reference engine, a process that counts and caches tokens by itse
 """
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 import pytest
 
 from bakeoff import results
+from bakeoff.harness.client.orders import Ramped
 from bakeoff.harness.conduct.run import create_run, run_experiment
 from bakeoff.harness.experiment.reading import experiment_from
 from bakeoff.harness.virtual import VirtualEngine, VirtualWorld, run_in
@@ -31,6 +33,7 @@ HEAD_TOKENS = 48
 """No longer is what SmolLM2's template puts before every chat, in whole blocks of 16."""
 CACHE = {FindingCode.CACHE_NOT_COLD, FindingCode.CACHE_UNKNOWN, FindingCode.CACHE_UNUSED}
 URL = "http://shared"
+P, T = ParamSpec("P"), TypeVar("T")
 
 
 def data_of(name: str, **changes: Any) -> dict[str, Any]:
@@ -188,6 +191,23 @@ def test_every_preset_runs_in_a_closed_loop_and_as_its_own_arrivals_have_it(tmp_
         assert any(request.turn > 0 for request in sent(trial)) == talks
     assert len(sent(closed)) >= (4 if talks else 50)
     assert len({request.session for request in sent(open_loop)}) == sessions
+
+
+class SlowPlanning(VirtualWorld):
+    """Where writing the prompts of a window takes two minutes."""
+
+    async def in_thread(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        if any(isinstance(argument, Ramped) for argument in args):
+            await asyncio.sleep(120.0)
+        return await super().in_thread(work, *args, **kwargs)
+
+
+@pytest.mark.parametrize(("world", "cut"), [(VirtualWorld, set()), (SlowPlanning, {FindingCode.SESSIONS_CUT})])
+def test_sessions_that_end_before_their_window_does_spoil_the_trial(
+    tmp_path: Path, world: type[VirtualWorld], cut: set[FindingCode]
+) -> None:
+    run = virtual(tmp_path, world({"a": VirtualEngine()}), "multi-turn", loads=[{"concurrency": 8}])
+    assert all(codes(trial.record.findings) & {FindingCode.SESSIONS_CUT} == cut for trial in run.finished)
 
 
 @pytest.mark.parametrize("name", ["chat", "multi-turn"])

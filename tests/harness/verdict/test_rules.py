@@ -131,6 +131,11 @@ def test_a_trial_without_a_window_is_invalid():
     ]
 
 
+def test_a_window_for_which_sessions_in_progress_were_not_written_is_invalid():
+    late = msgspec.structs.replace(ramp(10.0, 3.0), unwritten_s=2.5)
+    assert findings_of(ramp=late) == [invalid(FindingCode.SESSIONS_CUT, unwritten_s=2.5)]
+
+
 def test_a_window_shortened_by_its_plan_is_a_warning():
     assert findings_of(ramp=ramp(30.0, 3.0), max_window_s=600.0) == [
         warning(FindingCode.PLAN_ENDED_EARLY, planned_s=10.0, needed_window_s=30.0)
