@@ -23,7 +23,7 @@ class EngineCard(msgspec.Struct, frozen=True):
         label: of the engine.
         colour: class of its colour.
         identity: what it is, as names and texts.
-        command: how it was started; its address if it ran already; None if no trial says.
+        command: words that started it; its address alone if it ran already; empty if no trial says.
         environment: variables that it was given.
         requests: what its requests carried besides prompt and length, as names and texts.
         reported: everything that it reports, as names and texts.
@@ -33,7 +33,7 @@ class EngineCard(msgspec.Struct, frozen=True):
     label: str
     colour: str
     identity: list[tuple[str, str]]
-    command: str | None
+    command: list[str]
     environment: list[str]
     requests: list[tuple[str, str]]
     reported: list[tuple[str, str]]
@@ -48,7 +48,7 @@ def engine_cards(run: Run) -> list[EngineCard]:
 def _card(engine: str, starts: Sequence[EngineDescription], position: int) -> EngineCard:
     colour = engine_class(position)
     if not starts:
-        return EngineCard(engine, colour, [], None, [], [], [], [])
+        return EngineCard(engine, colour, [], [], [], [], [], [])
     first = starts[0]
     return EngineCard(
         label=engine,
@@ -57,7 +57,7 @@ def _card(engine: str, starts: Sequence[EngineDescription], position: int) -> En
             ("engine", f"{first.adapter} {first.version or '(version not reported)'}"),
             ("model", first.model or "not reported"),
         ],
-        command=shlex.join(first.argv) if first.argv else _place(first),
+        command=[shlex.quote(word) for word in first.argv] or list(filter(None, [_place(first)])),
         environment=[f"{name}={value}" for name, value in first.env.items()],
         requests=list(flattened(first.request)),
         reported=list(flattened(first.details)),
