@@ -168,17 +168,8 @@ def attention_step(
 def attention_kernels() -> Iterator[tuple[str, float, float]]:
     """Decodes with their share of the bandwidth, chunks with their share of the peak of matrix products."""
     shapes = (
-        (1, 256),
-        (1, 1024),
-        (1, 8192),
-        (1, 32768),
-        (8, 256),
-        (8, 1024),
-        (8, 8192),
-        (64, 1024),
-        (64, 8192),
-        (256, 1024),
-    )
+        (1, 256), (1, 1024), (1, 8192), (1, 32768), (8, 256), (8, 1024), (8, 8192), (64, 1024), (64, 8192), (256, 1024),
+    )  # fmt: skip
     batches = {f"{batch} x {context}": [context] * batch for batch, context in shapes}
     batches |= {f"{batch} of uneven lengths": uneven_lengths(batch) for batch in (8, 32, 64, 256)}
     for name, contexts in batches.items():
@@ -220,11 +211,8 @@ def sweep() -> Iterator[tuple[str, float, float]]:
         vars(paged_attention).update(_DECODE_STAGES=stages, _PROGRAMS=programs)
         for name, contexts in batches.items():
             us = if_it_fits(functools.partial(decode_us, contexts))
-            yield (
-                f"decode {name}, {stages} stages, {programs} programs",
-                us,
-                sum(contexts) * KV_BYTES / us / 1e3 / PEAK_GBS,
-            )
+            share = sum(contexts) * KV_BYTES / us / 1e3 / PEAK_GBS
+            yield f"decode {name}, {stages} stages, {programs} programs", us, share
     vars(paged_attention).update(chosen)
     for stages, rows, keys in itertools.product((3, 5), (64, 128), (64, 128)):
         tile = {"_MAX_KEYS": keys, "_KEY_TILE_BYTES": 2 * DIM * keys}
