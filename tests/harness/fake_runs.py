@@ -80,6 +80,11 @@ def attached_run(tmp_path: Path, fake: Answering, adapter: str, **changes: Any) 
     return asyncio.run(scene())
 
 
+def received(run: results.Run, fake: Answering) -> list[dict[str, Any]]:
+    """What a fake got in this run: an earlier attempt of the same experiment sent the same prompts."""
+    return fake.bodies[-sum(len(trial.requests) for trial in run.finished) :]
+
+
 def only(run: results.Run) -> tuple[Trial, list[RequestRecord]]:
     """The one trial of a run, and its measured requests; those of the ramp if all of them failed, which ends it."""
     (trial,) = run.finished

@@ -21,7 +21,7 @@ from tests.engines.fakes.llama_cpp_python import FakeLlamaCppPython
 from tests.engines.fakes.llama_cpp_python import arguments as python_arguments
 from tests.engines.fakes.stage import Script, Token
 from tests.engines.models.gguf_heads import gguf_head
-from tests.harness.fake_runs import SHORT, attached_run, measured_run, only, tokenizer
+from tests.harness.fake_runs import SHORT, attached_run, measured_run, only, received, tokenizer
 from tests.results import one_request
 
 PACE = Script(ttft_s=0.02, gap_s=0.004)
@@ -71,12 +71,13 @@ class TestLlamaServer:
     def test_no_two_prompts_are_alike_since_its_cache_cannot_be_emptied(
         self, plain: tuple[FakeLlamaServer, results.Run]
     ) -> None:
-        prompts = [body["prompt"] for body in plain[0].bodies]
+        fake, run = plain
+        prompts = [body["prompt"] for body in received(run, fake)]
         assert len(set(prompts)) == len(prompts)
-        trial, _ = only(plain[1])
+        trial, _ = only(run)
         assert trial.record.traffic is not None
         assert not trial.record.traffic.cache_reset
-        assert plain[0].erased == []
+        assert fake.erased == []
 
     def test_its_openai_routes_are_counted_by_their_usage(self, tmp_path: Path) -> None:
         fake = FakeLlamaServer(PACE, flags=defaults(*SLOTS))
