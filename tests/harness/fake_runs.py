@@ -14,7 +14,7 @@ from bakeoff.results.findings import FindingCode
 from bakeoff.results.records import Outcome, Phase, RequestRecord
 from bakeoff.results.run.cells import Trial
 from tests.engines.fakes.answers import Answering, by_tokenizer
-from tests.engines.fakes.stage import running
+from tests.engines.fakes.stage import running, start_over
 from tests.harness.in_process import InProcess
 from tests.workloads.small_tokenizers import checkpoint
 
@@ -59,6 +59,7 @@ async def measured_run(
     experiment = experiment_from(data, "t")
     with inside(InProcess(samples=samples)):
         for _ in range(ATTEMPTS):
+            start_over()
             folder = create_run(experiment, tmp_path / "runs")
             await run_experiment(experiment, folder, QUIET)
             run = results.load(folder.path)
@@ -78,11 +79,6 @@ def attached_run(tmp_path: Path, fake: Answering, adapter: str, **changes: Any) 
             return await measured_run(tmp_path, {**config, "url": url}, **changes)
 
     return asyncio.run(scene())
-
-
-def received(run: results.Run, fake: Answering) -> list[dict[str, Any]]:
-    """What a fake got in this run: an earlier attempt of the same experiment sent the same prompts."""
-    return fake.bodies[-sum(len(trial.requests) for trial in run.finished) :]
 
 
 def only(run: results.Run) -> tuple[Trial, list[RequestRecord]]:

@@ -5,9 +5,12 @@ Each fake follows the engine's protocol file byte for byte. Fakes run inside a t
 """
 
 import asyncio
+import collections
 import contextlib
+import copy
 import signal
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -57,6 +60,11 @@ class Script(msgspec.Struct, frozen=True):
         for number, group in enumerate(self.groups(tokens)):
             await asyncio.sleep(self.gap_s * len(group) if number else self.ttft_s)
             yield group
+
+
+_RUNNING: list[tuple["Fake", dict[str, Any]]] = []
+"""The running fakes, and how they began."""
+_IN_PROGRESS = {"open", "running", "deferred", "_waiting"}
 
 
 class Fake:
@@ -117,10 +125,28 @@ async def running(fake: Fake, port: int = 0) -> AsyncGenerator[str]:
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", port)
     await site.start()
+    begun = fake, _state(fake)
+    _RUNNING.append(begun)
     try:
         yield f"http://127.0.0.1:{runner.addresses[0][1]}"
     finally:
+        _RUNNING.remove(begun)
         await runner.cleanup()
+
+
+def start_over() -> None:
+    """Let the running fakes forget what they were sent and counted; answers in progress go on."""
+    for fake, state in _RUNNING:
+        vars(fake).update(copy.deepcopy(state))
+
+
+def _state(fake: Fake) -> dict[str, Any]:
+    kept = (int, float, str, list, dict, set, collections.deque)
+    return {
+        name: copy.deepcopy(value)
+        for name, value in vars(fake).items()
+        if isinstance(value, kept) and name not in _IN_PROGRESS
+    }
 
 
 def serve(fake: Fake, port: int) -> None:

@@ -21,7 +21,7 @@ from tests.engines.fakes.llama_cpp_python import FakeLlamaCppPython
 from tests.engines.fakes.llama_cpp_python import arguments as python_arguments
 from tests.engines.fakes.stage import Script, Token
 from tests.engines.models.gguf_heads import gguf_head
-from tests.harness.fake_runs import SHORT, attached_run, measured_run, only, received, tokenizer
+from tests.harness.fake_runs import SHORT, attached_run, measured_run, only, tokenizer
 from tests.results import one_request
 
 PACE = Script(ttft_s=0.02, gap_s=0.004)
@@ -72,7 +72,7 @@ class TestLlamaServer:
         self, plain: tuple[FakeLlamaServer, results.Run]
     ) -> None:
         fake, run = plain
-        prompts = [body["prompt"] for body in received(run, fake)]
+        prompts = [body["prompt"] for body in fake.bodies]
         assert len(set(prompts)) == len(prompts)
         trial, _ = only(run)
         assert trial.record.traffic is not None

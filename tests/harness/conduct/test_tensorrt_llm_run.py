@@ -118,8 +118,7 @@ class TestBiases:
         fake = fake_of(tmp_path)
         workload = {"name": "random", "options": {"input_tokens": 80, "output_tokens": 2}}
         loads = [{"concurrency": 3}, {"rate_per_s": 40.0, "arrival": "constant"}]
-        # Once: another run of the same experiment would send the same prompts.
-        run = attached(tmp_path, fake, workload=workload, loads=loads, spoilt_by=frozenset())
+        run = attached(tmp_path, fake, workload=workload, loads=loads)
         requests = [request for trial in run.finished for request in trial.requests]
         # A trial that a pause of the machine spoilt is measured again.
         assert list(dict.fromkeys(trial.record.load.concurrency for trial in run.finished)) == [3, None]

@@ -20,7 +20,7 @@ from tests.engines.fakes.stage import Script, Token
 from tests.engines.fakes.tgi import PIECE_TOKENS, FakeTgi
 from tests.engines.fakes.tgi_flags import arguments, resolved
 from tests.engines.schema import body_problems, load_spec
-from tests.harness.fake_runs import SHORT, attached_run, measured_run, only, received, tokenizer
+from tests.harness.fake_runs import SHORT, attached_run, measured_run, only, tokenizer
 from tests.results import one_request
 
 PACE = Script(ttft_s=0.02, gap_s=0.004)
@@ -119,7 +119,7 @@ class TestBiases:
     ) -> None:
         """Bias 3."""
         fake, run = plain
-        prompts = [body["inputs"] for body in received(run, fake)]
+        prompts = [body["inputs"] for body in fake.bodies]
         assert len(set(prompts)) == len(prompts)
         trial, _ = only(run)
         assert trial.record.traffic is not None
