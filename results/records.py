@@ -520,7 +520,7 @@ class RampRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     has_failed: bool = False
     """Whether every request of the ramp failed, so that no window followed."""
     unwritten_s: float = 0.0
-    """Seconds at the end of the window for which the sessions in progress had no calls, since planning it took long."""
+    """Seconds at the end of the window for which no calls of the sessions in progress had been written."""
 
 
 class RulesRecord(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -51,7 +51,8 @@ _MULTIPROCESSORS = 132  # of an H100 or H200
 _PROGRAMS = 3 * _MULTIPROCESSORS  # that share the keys of decodes; also bounds the extra parts of chunks
 _MOST_SPLITS, _MOST_SPLITS_OF_FEW_HEADS = 32, 64  # parts of the keys of a tile
 _LEAST_KEYS = _MAX_KEYS  # of a part of a decode's keys: one tile
-_UNEVEN = 1.6  # shares of the longest decode up to which none is split: the rest takes less time than combining
+_UNEVEN = 1.6
+"""No decode is split if the longest has at most so many shares: waiting for it takes less time than combining parts."""
 _TRIED_SPLITS = np.array([1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 24, 32, 48, 64])  # of the longest tile of a step's chunks
 _RESULT_KEYS = 0.6
 """Keys of a tile whose attention takes as long as weighing one result of one token: 16 of 26 ns on an H200."""
@@ -138,10 +139,10 @@ def decode_splits(keys: NDArray[np.int64], kv_heads: int) -> NDArray[np.int64]:
 def chunk_splits(
     keys: NDArray[np.int64], tokens: NDArray[np.int64], kv_heads: int, programs_at_a_time: int
 ) -> NDArray[np.int64]:
-    """Parts of the keys of each tile of a step's chunks: those that end earliest of some numbers of parts.
+    """Parts of the keys of each tile of a step's chunks, by the number of parts that is estimated to end earliest.
 
-    Programs are estimated to take as long as the longest part, or as mean parts one after the other in as many rounds
-    as there must be; each result of a token takes longer, too.
+    The estimate is the time of the longest part, or of one mean part in each round of programs if that is longer, and
+    the time to weigh the results.
 
     Args:
         keys: that each tile sees, [tiles].
