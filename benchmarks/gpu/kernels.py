@@ -23,7 +23,10 @@ BOUNDS = {
     "argmax": 0, "replace_pending": 0, "graph tokens": 0, "sums without experts": 0, "float32 logits": 1e-4,
     "graph logits torch.float32": 1e-3,
     "graph logits torch.bfloat16": 0.1,  # each layer adds roundings
-    "attention behind a long past": 1.5e-2,  # the results of its pieces are rounded to bf16
+    "attention behind a long past, auto": 1.5e-2,  # the results of its pieces are rounded to bf16
+    # Keys and values of long chunks are rounded to bf16 once more.
+    **dict.fromkeys(("attention 7, int8", "attention 8, fp8"), 3e-2),
+    **{f"attention behind a long past, {kind}": 4e-2 for kind in ("int8", "fp8")},
     "sampled tokens": 0, "sampling waits": 0,
     **{f"{name} products, largest": 3e-2 for name in coded.NAMES},  # of millions of elements of rounded weights
 }  # fmt: skip

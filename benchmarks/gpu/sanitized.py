@@ -16,7 +16,6 @@ from benchmarks.gpu.parts import coded, correctness, experts
 
 CODED = ("int4", "int4-zp", "int8", "fp8", "nf4", "Q4_K", "Q6_K")
 """One layout of each kind that the kernels distinguish."""
-_ATTENTION_CASES = 6
 _EXPERT_CASES = 12  # two shapes, in both modes
 
 
@@ -38,10 +37,11 @@ def main() -> None:
         product = coded.matrix_of(name, 128, inputs).linear(correctness.random_rows(128))
         for rows in (1, 7, 70, 600):
             product(correctness.random_rows(rows, inputs))
-    worst = max(error for _, error in itertools.islice(correctness.attention_errors(), _ATTENTION_CASES))
+    cases = [correctness.PLAIN_CASES[0], *correctness.QUANTISED[:4]]
+    worst = max(error for _, error in correctness.case_errors(cases))
     torch.cuda.synchronize()
     bars = Bars()
-    bars.add("attention error", worst, "<=", 1e-2)
+    bars.add("attention error", worst, "<=", 3e-2)  # as in `kernels`, of codes that are rounded to bf16
     bars.add(
         "error of experts", max(error for _, error in itertools.islice(experts.errors(), _EXPERT_CASES)), "<=", 1e-2
     )

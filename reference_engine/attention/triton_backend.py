@@ -100,8 +100,7 @@ class TritonAttention:
             max((layer.num_kv_heads for layer in layout.layers if layer.visible == visible), default=1)
             for visible in layout.groups
         ]
-        # New tokens must be seen as they were rounded, too, which cuDNN's kernel cannot do.
-        self._may_be_dense = not batch_invariant and storage.is_plain
+        self._may_be_dense = not batch_invariant
 
     def begin_step(self, spans: Sequence[Span]) -> "TritonStep":
         """See `AttentionBackend.begin_step`; one-token spans before the first longer one are decoded together."""
@@ -335,17 +334,18 @@ class Chunks:
         last_length = 0  # of the chunks of `dense[-1]`, where they have no past
         for number in self._numbers[self._is_dense(self._storage.layout.groups[group])].tolist():
             row, start, length = (int(of[number]) for of in (arrays.rows, arrays.starts, arrays.lengths))
-            if not start and length == last_length and dense[-1].rows.stop == row:
+            is_read = start > 0 or not self._storage.is_plain  # new tokens are seen as they were rounded
+            if not is_read and length == last_length and dense[-1].rows.stop == row:
                 dense[-1] = DenseChunks(slice(dense[-1].rows.start, row + length), dense[-1].num_chunks + 1)
                 continue
             blocks = None
-            if start:
+            if is_read:
                 blocks = arrays.blocks(group, number, start + length)
                 missing = -(-_padded_length(start + length) // self._storage.block_size) - len(blocks)
                 blocks = to_device([np.pad(blocks, (0, missing), "edge")], self._storage.device)[0]
             apart = start // _PAST_STEP * _PAST_STEP if self._takes_past_apart else 0
             dense.append(DenseChunks(slice(row, row + length), 1, start, blocks, apart))
-            last_length = 0 if start else length
+            last_length = 0 if is_read else length
         return dense
 
 
@@ -354,9 +354,10 @@ class DenseChunks(NamedTuple):
 
     Attributes:
         rows: of the step.
-        num_chunks: 1 if there is a past.
+        num_chunks: 1 if there are `blocks`.
         past_tokens: tokens of the sequence before the chunk.
-        blocks: int32, those of the sequence, repeated up to its padded length; None if there is no past.
+        blocks: int32, those of the sequence, repeated up to its padded length; None if its keys and values are those
+            of the step.
         apart: tokens of the past that all queries see, which are attended apart: of the others, before the chunk,
             queries are computed for nothing.
     """

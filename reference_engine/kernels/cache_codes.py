@@ -1,11 +1,14 @@
 """Codes of a quantised KV cache in Triton kernels: encodes rows as `kv_cache.quantised` does, and decodes them.
 
-e4m3 bytes are taken apart with integer operations, which every GPU and Triton's interpreter have. Import this module
-only where `has_triton` holds, or under Triton's interpreter.
+Codes become bfloat16 numbers in pairs, by integer operations on 32 bits. For int8 see `code_words`. The bits of an e4m3
+code are those of a bfloat16 number that is smaller by a factor of 2^120, subnormal ones among them, once they are moved
+to its places: bfloat16 has four more bits of exponent and of mantissa. `code_scales` and `rescaled` each bring back
+half of that factor, since all of it would leave float32's range. Import this module only where `has_triton` holds, or
+under Triton's interpreter.
 """
 
 # Kernels are written as Triton's users know them, and its decorator hides their types.
-# ruff: noqa: ANN001, ANN201, ANN202, N803, PLR0917
+# ruff: noqa: ANN001, ANN201, ANN202, N803, PLR0917, RET505
 # pyright: basic, reportMissingImports=false, reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false
 # pyright: reportGeneralTypeIssues=false, reportIndexIssue=false
 
@@ -17,7 +20,45 @@ from bakeoff.reference_engine.kernels.early_start import await_inputs, early_sta
 from bakeoff.reference_engine.kernels.operands import require_packed, require_rows
 
 _PLAIN, _INT8, _E4M3 = 0, 1, 2
+_HALF_FACTOR = tl.constexpr(2.0**60)
 _ENCODINGS = {torch.int8: _INT8, torch.uint8: _E4M3}
+
+
+def _instructions(*lines: str) -> tl.constexpr:
+    return tl.constexpr("{\n.reg .b32 pair, sign;\n" + "\n".join(lines) + "\n}")
+
+
+def _from_int8(out: str, pair: str) -> list[str]:
+    """Instructions that turn codes in the lower bytes of two times 16 bits into bfloat16 numbers."""
+    return [
+        f"lop3.b32 sign, {pair}, 0x00800080, 0x43004300, 0xEA;",
+        f"lop3.b32 {out}, {pair}, 0x007F007F, 0x43004300, 0xEA;",
+        f"sub.bf16x2 {out}, {out}, sign;",
+    ]
+
+
+def _from_e4m3(out: str, pair: str) -> list[str]:
+    """The same for codes in the higher bytes, times 2^-120."""
+    return [
+        f"and.b32 sign, {pair}, 0x80008000;",
+        f"shr.b32 pair, {pair}, 4;",
+        f"lop3.b32 {out}, pair, 0x07F007F0, sign, 0xEA;",
+    ]
+
+
+# Four bytes to two pairs, and the lower and the higher bytes of a pair of 16 bits.
+_INT8_BYTES = _instructions(
+    "prmt.b32 pair, $2, 0, 0x4140;", *_from_int8("$0", "pair"),
+    "prmt.b32 pair, $2, 0, 0x4342;", *_from_int8("$1", "pair"),
+)  # fmt: skip
+_E4M3_BYTES = _instructions(
+    "prmt.b32 pair, $2, 0, 0x1404;", *_from_e4m3("$0", "pair"),
+    "prmt.b32 pair, $2, 0, 0x3424;", *_from_e4m3("$1", "pair"),
+)  # fmt: skip
+_INT8_LOW = _instructions(*_from_int8("$0", "$1"))
+_INT8_HIGH = _instructions("shr.b32 pair, $1, 8;", *_from_int8("$0", "pair"))
+_E4M3_LOW = _instructions("shl.b32 pair, $1, 8;", *_from_e4m3("$0", "pair"))
+_E4M3_HIGH = _instructions(*_from_e4m3("$0", "$1"))
 
 
 def encoding_of(codes: torch.Tensor) -> int:
@@ -52,25 +93,71 @@ def store_codes(
 
 
 @triton.jit
-def decoded(codes, ENCODING: tl.constexpr, dtype: tl.constexpr):
-    """Codes as numbers, which times `code_scales` are keys or values; other elements unchanged."""
-    numbers = codes
-    if ENCODING == 1:
-        numbers = codes.to(dtype)
-    if ENCODING == 2:
-        # Moves sign, exponent and mantissa to their places in a float16, whose exponent bias is 8 higher.
-        wide = codes.to(tl.uint16)
-        numbers = (((wide & 0x80) << 8) | ((wide & 0x7F) << 7)).to(tl.float16, bitcast=True).to(dtype)
-    return numbers
+def decoded(codes, ENCODING: tl.constexpr, dtype: tl.constexpr, IN_PAIRS: tl.constexpr):
+    """Codes as numbers, which times `code_scales` and `rescaled` are keys or values; other elements unchanged.
+
+    Args:
+        codes: one in each byte.
+        ENCODING: from `encoding_of`.
+        dtype: of the numbers.
+        IN_PAIRS: whether the device computes with pairs of bfloat16 numbers, see `code_words.has_pairs`.
+    """
+    if ENCODING == 0:
+        return codes
+    elif IN_PAIRS and dtype == tl.bfloat16:
+        return tl.inline_asm_elementwise(
+            _INT8_BYTES if ENCODING == 1 else _E4M3_BYTES, "=&r,=&r,r", [codes], dtype=tl.bfloat16, is_pure=True, pack=4
+        )
+    else:
+        return _number(codes.to(tl.uint8, bitcast=True).to(tl.uint16), ENCODING, dtype)
 
 
 @triton.jit
-def code_scales(scales, vectors, mask, ENCODING: tl.constexpr):
-    """Factors for the numbers from `decoded`, of the vectors with these indices; 0 where the mask is false."""
+def decoded_halves(pairs, ENCODING: tl.constexpr, dtype: tl.constexpr, IN_PAIRS: tl.constexpr):
+    """The same for two codes in each element: the numbers of the lower and of the higher bytes.
+
+    Tensor cores take the values of several tokens together, which shared memory hands out by 16 bits, not by bytes.
+    """
+    if IN_PAIRS and dtype == tl.bfloat16:
+        low: tl.constexpr = _INT8_LOW if ENCODING == 1 else _E4M3_LOW
+        high: tl.constexpr = _INT8_HIGH if ENCODING == 1 else _E4M3_HIGH
+        return (
+            tl.inline_asm_elementwise(low, "=&r,r", [pairs], dtype=tl.bfloat16, is_pure=True, pack=2),
+            tl.inline_asm_elementwise(high, "=&r,r", [pairs], dtype=tl.bfloat16, is_pure=True, pack=2),
+        )
+    else:
+        return _number(pairs & 0xFF, ENCODING, dtype), _number(pairs >> 8, ENCODING, dtype)
+
+
+@triton.jit
+def _number(codes, ENCODING: tl.constexpr, dtype: tl.constexpr):
+    """Codes in the lower bytes of 16 bits."""
+    if ENCODING == 1:
+        return ((codes.to(tl.int16) ^ 128) - 128).to(tl.float32).to(dtype)
+    elif dtype == tl.bfloat16:
+        return (((codes & 0x80) << 8) | ((codes & 0x7F) << 4)).to(tl.bfloat16, bitcast=True)
+    else:  # the exponent of float16 has a bias that is higher by 8
+        return (((codes & 0x80) << 8) | ((codes & 0x7F) << 7)).to(tl.float16, bitcast=True).to(dtype)
+
+
+@triton.jit
+def rescaled(numbers, ENCODING: tl.constexpr, dtype: tl.constexpr):
+    """Queries in front of keys from `decoded`, or sums of such values; `dtype` is that of the keys and values."""
+    if ENCODING == 2 and dtype == tl.bfloat16:
+        return (numbers.to(tl.float32) * _HALF_FACTOR).to(numbers.dtype)
+    else:
+        return numbers
+
+
+@triton.jit
+def code_scales(scales, vectors, mask, ENCODING: tl.constexpr, dtype: tl.constexpr):
+    """Factors for numbers of this type from `decoded`, of the vectors with these indices; 0 where the mask is false."""
     # In pairs: loads of two bytes cannot be asynchronous.
     pairs = tl.load(scales.to(tl.pointer_type(tl.int32), bitcast=True) + vectors // 2, mask=mask, other=0)
     factors = tl.where(vectors % 2 == 0, pairs << 16, pairs & -65536).to(tl.float32, bitcast=True)
-    return factors * 256.0 if ENCODING == 2 else factors
+    if ENCODING == 2:
+        factors *= _HALF_FACTOR if dtype == tl.bfloat16 else 256.0
+    return factors
 
 
 @triton.jit

@@ -9,7 +9,8 @@ then keep the whole GPU busy, and a graph's grid still fits every step. All head
 longest parts first.
 
 Codes of a quantised cache become numbers in registers. The scale of a key multiplies its scores and that of a value its
-shares, which are fewer than the elements of either. Keys and values that no query of the tile sees are not loaded but
+shares, which are fewer than the elements of either. Codes of values are read two at a time, so that even and odd
+elements are summed apart. Keys and values that no query of the tile sees are not loaded but
 replaced by 0: the unwritten tail of a block, or a block that another sequence has left, may hold NaN, and 0 · NaN would
 spread. Import this module only where `has_triton` is true, or under Triton's interpreter.
 """
@@ -28,7 +29,14 @@ import triton
 import triton.language as tl
 from numpy.typing import NDArray
 
-from bakeoff.reference_engine.kernels.cache_codes import code_scales, decoded, encoding_of
+from bakeoff.reference_engine.kernels.cache_codes import (
+    code_scales,
+    decoded,
+    decoded_halves,
+    encoding_of,
+    rescaled,
+)
+from bakeoff.reference_engine.kernels.code_words import has_pairs
 from bakeoff.reference_engine.kernels.early_start import await_inputs, early_start
 from bakeoff.reference_engine.kernels.operands import require_packed, require_rows
 from bakeoff.reference_engine.kernels.scoring import Scoring
@@ -46,7 +54,8 @@ _LONG_HEAD_BYTES = 256
 _KEY_TILE_BYTES = 16 << 10  # of keys, and as many of values, in shared memory for each pipeline stage
 _MAX_KEYS = 64
 # Stages of the loop over keys, of which loads of block numbers take half: two key tiles and one are in flight.
-_CHUNK_STAGES, _DECODE_STAGES = 5, 4
+_CHUNK_STAGES, _DECODE_STAGES, _CODED_DECODE_STAGES = 5, 4, 5
+_WARPS, _CODED_DECODE_WARPS = 4, 2  # of tiles with few rows
 _MULTIPROCESSORS = 132  # of an H100 or H200
 _PROGRAMS = 3 * _MULTIPROCESSORS  # that share the keys of decodes; also bounds the extra parts of chunks
 _MOST_SPLITS, _MOST_SPLITS_OF_FEW_HEADS = 32, 64  # parts of the keys of a tile
@@ -297,23 +306,27 @@ def _launch(
     heads = query.shape[1]
     group = heads // kv_heads
     rows = max(rows, triton.next_power_of_2(group))
-    padded_dim = max(16, triton.next_power_of_2(dim))
+    encoding = encoding_of(keys)
+    padded_dim = max(32 if encoding else 16, triton.next_power_of_2(dim))
     tile_keys = min(_MAX_KEYS, max(16, _KEY_TILE_BYTES // (padded_dim * query.element_size())))
     mixed = weights = out
     if num_places:
         mixed = torch.empty(num_places, heads, dim, dtype=torch.float32, device=query.device)
         weights = torch.empty(num_places, heads, dtype=torch.float32, device=query.device)
+    stages, warps = _CHUNK_STAGES, 8 if rows > 64 else _WARPS
+    if rows == _MIN_ROWS:
+        stages, warps = (_CODED_DECODE_STAGES, _CODED_DECODE_WARPS) if encoding else (_DECODE_STAGES, _WARPS)
     early = early_start(query, None if batch_invariant else query.shape[0])
     _attend[(parts.shape[0] * kv_heads,)](
-        out, mixed, weights, query, query if towards_sinks is None else towards_sinks, keys, values,
+        out, mixed, weights, query, query if towards_sinks is None else towards_sinks, keys,
+        values.view(torch.uint16) if encoding else values,
         keys if key_scales is None else key_scales, values if value_scales is None else value_scales, parts, tables,
         query if scoring.sinks is None else scoring.sinks, query.stride(0), scoring.factor(dim) * _LOG2_E,
         HEADS=heads, KV_HEADS=kv_heads, GROUP=group, DIM=dim, PADDED_DIM=padded_dim, BLOCK_SIZE=block_size,
         WINDOW=visible.window or 0, SINKS=visible.sinks, ROWS=rows, KEYS=tile_keys, STEP=step,
         HAS_RESULTS=num_places > 0, SOFT_CAP=(scoring.soft_cap or 0.0) * _LOG2_E,
         HAS_LEARNED_SINKS=scoring.sinks is not None, LOOKS_APART=towards_sinks is not None,
-        ENCODING=encoding_of(keys), num_warps=8 if rows > 64 else 4,
-        num_stages=_CHUNK_STAGES if rows > _MIN_ROWS else _DECODE_STAGES, **early,
+        ENCODING=encoding, IN_PAIRS=has_pairs(query.device), num_warps=warps, num_stages=stages, **early,
     )  # fmt: skip
     if num_places:
         _combine[(listed_rows.shape[0], heads)](
@@ -345,7 +358,7 @@ def _attend(  # noqa: C901, PLR0912 (branches on constants, which the compiler r
     WINDOW: tl.constexpr, SINKS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr,
     STEP: tl.constexpr, HAS_RESULTS: tl.constexpr,
     SOFT_CAP: tl.constexpr, HAS_LEARNED_SINKS: tl.constexpr, LOOKS_APART: tl.constexpr,
-    ENCODING: tl.constexpr, EARLY: tl.constexpr,
+    ENCODING: tl.constexpr, IN_PAIRS: tl.constexpr, EARLY: tl.constexpr,
 ):  # fmt: skip
     await_inputs(EARLY)
     kv_head = tl.program_id(0) % KV_HEADS
@@ -364,6 +377,7 @@ def _attend(  # noqa: C901, PLR0912 (branches on constants, which the compiler r
     is_row = (token < count)[:, None] & (dims < DIM)[None, :]
     row = (first_row + token).to(tl.int64)
     queries = tl.load(query + (row * query_stride + head * DIM)[:, None] + dims[None, :], mask=is_row, other=0.0)
+    queries = rescaled(queries, ENCODING, queries.dtype)
 
     # Tiles of keys: those with sinks, then those from the first token's window to the last token.
     end = first_position + count
@@ -381,7 +395,10 @@ def _attend(  # noqa: C901, PLR0912 (branches on constants, which the compiler r
         if split == 0:  # the first part counts the token without a value
             top = tl.load(learned_sinks + head) * 1.4426950408889634  # log2(e)
             total += 1.0
-    mixed = tl.zeros((ROWS, PADDED_DIM), tl.float32)
+    VALUES: tl.constexpr = 2 if ENCODING else 1  # elements of a value in an element of `values`
+    value_dims = tl.arange(0, PADDED_DIM // VALUES)
+    mixed = tl.zeros((ROWS, PADDED_DIM // VALUES), tl.float32)
+    odd_mixed = mixed
     for number in range(start, tl.minimum(start + share, num_tiles)):
         key_tile = number
         if WINDOW:
@@ -395,16 +412,17 @@ def _attend(  # noqa: C901, PLR0912 (branches on constants, which the compiler r
         places = (vector * DIM)[:, None] + dims[None, :]
         is_loaded = is_key[:, None] & (dims < DIM)[None, :]
 
-        tile_keys = decoded(tl.load(keys + places, mask=is_loaded, other=0), ENCODING, queries.dtype)
+        tile_keys = decoded(tl.load(keys + places, mask=is_loaded, other=0), ENCODING, queries.dtype, IN_PAIRS)
         scores = tl.dot(queries, tl.trans(tile_keys), input_precision="tf32x3") * scale
         if LOOKS_APART:
             if key_tile < SINK_TILES:
                 place = (row * HEADS + head) * DIM
                 apart = tl.load(towards_sinks + place[:, None] + dims[None, :], mask=is_row, other=0.0)
+                apart = rescaled(apart, ENCODING, apart.dtype)
                 apart_scores = tl.dot(apart, tl.trans(tile_keys), input_precision="tf32x3") * scale
                 scores = tl.where((key < SINKS)[None, :], apart_scores, scores)
         if ENCODING:
-            scores *= code_scales(key_scales, vector, is_key, ENCODING)[None, :]
+            scores *= code_scales(key_scales, vector, is_key, ENCODING, queries.dtype)[None, :]
         if SOFT_CAP > 0:  # SOFT_CAP · tanh(scores / SOFT_CAP), without overflow
             shrunk = tl.exp2(tl.abs(scores) * (-2.0 * 1.4426950408889634 / SOFT_CAP))
             bounded = SOFT_CAP * (1.0 - shrunk) / (1.0 + shrunk)
@@ -419,17 +437,25 @@ def _attend(  # noqa: C901, PLR0912 (branches on constants, which the compiler r
         shares = tl.exp2(scores - shift[:, None])
         fade = tl.exp2(top - shift)
         total = total * fade + tl.sum(shares, axis=1)
-        tile_values = decoded(tl.load(values + places, mask=is_loaded, other=0), ENCODING, queries.dtype)
+        value_places = (vector * (DIM // VALUES))[:, None] + value_dims[None, :]
+        is_loaded = is_key[:, None] & (value_dims < DIM // VALUES)[None, :]
+        tile_values = tl.load(values + value_places, mask=is_loaded, other=0)
         if ENCODING:
-            value_scale = code_scales(value_scales, vector, is_key, ENCODING)
+            tile_values, odd_values = decoded_halves(tile_values, ENCODING, queries.dtype, IN_PAIRS)
+            value_scale = code_scales(value_scales, vector, is_key, ENCODING, queries.dtype)
             if queries.dtype == tl.float16:  # in which a product of a small share and a small scale is 0
                 tile_values = (tile_values.to(tl.float32) * value_scale[:, None]).to(tl.float16)
+                odd_values = (odd_values.to(tl.float32) * value_scale[:, None]).to(tl.float16)
             else:
                 shares *= value_scale[None, :]
+            odd_mixed *= fade[:, None]
+            odd_mixed += tl.dot(shares.to(odd_values.dtype), odd_values, input_precision="tf32x3")
         mixed = mixed * fade[:, None] + tl.dot(shares.to(tile_values.dtype), tile_values, input_precision="tf32x3")
         top = new_top
 
     total = tl.where(total == 0.0, 1.0, total)  # a part without keys has the weight 2^-inf
+    if ENCODING:
+        mixed = rescaled(tl.interleave(mixed, odd_mixed), ENCODING, queries.dtype)
     result = mixed / total[:, None]
     if HAS_RESULTS and splits > 1:
         vector = (first_place + split * STEP + token).to(tl.int64) * HEADS + head

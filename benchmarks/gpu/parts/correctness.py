@@ -1,7 +1,7 @@
 """Errors of the kernels against float64, and of captured steps against eager ones."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch.nn.functional import silu
@@ -23,9 +23,11 @@ from bakeoff.reference_engine.models.linear import FloatLinear
 from benchmarks.gpu.parts.model import TINY, batch_of, random_model, storage_for, tables_for
 
 CUDA = torch.device("cuda")
+KINDS: tuple[KvCacheDtypeName, ...] = ("auto", "int8", "fp8")
 BLOCKS = 2000
-# Heads of a group, key/value heads, elements of a head, block size, window and sinks, dtype.
-QUANTISED = [
+Case = tuple[KvCacheDtypeName, int, int, int, int, Visible, torch.dtype]
+"""Cache, heads of a group, key/value heads, elements of a head, block size, window and sinks, dtype."""
+QUANTISED: list[Case] = [
     ("int8", 4, 8, 128, 16, EVERYTHING, torch.bfloat16),
     ("fp8", 4, 8, 128, 16, EVERYTHING, torch.bfloat16),
     ("int8", 7, 2, 96, 16, Visible(50, 5), torch.float16),
@@ -33,14 +35,14 @@ QUANTISED = [
     ("fp8", 2, 4, 256, 16, Visible(700, 70), torch.bfloat16),
     ("int8", 4, 2, 64, 16, Visible(33), torch.float32),
 ]  # fmt: skip
-ATTENTION = [
-    (4, 8, 128, 16, EVERYTHING, torch.bfloat16),
-    (3, 3, 64, 16, EVERYTHING, torch.bfloat16),
-    (1, 5, 80, 7, Visible(100), torch.bfloat16),
-    (7, 2, 96, 16, Visible(50, 5), torch.float16),
-    (2, 4, 256, 16, Visible(700, 70), torch.bfloat16),
-    (20, 1, 128, 1, EVERYTHING, torch.bfloat16),
-    (4, 2, 64, 16, Visible(33), torch.float32),
+PLAIN_CASES: list[Case] = [
+    ("auto", 4, 8, 128, 16, EVERYTHING, torch.bfloat16),
+    ("auto", 3, 3, 64, 16, EVERYTHING, torch.bfloat16),
+    ("auto", 1, 5, 80, 7, Visible(100), torch.bfloat16),
+    ("auto", 7, 2, 96, 16, Visible(50, 5), torch.float16),
+    ("auto", 2, 4, 256, 16, Visible(700, 70), torch.bfloat16),
+    ("auto", 20, 1, 128, 1, EVERYTHING, torch.bfloat16),
+    ("auto", 4, 2, 64, 16, Visible(33), torch.float32),
 ]  # fmt: skip
 # Name, key/value heads of eight, elements of a head, window, bound of scores, learned sinks, queries towards sinks.
 SCORED = [
@@ -109,17 +111,12 @@ def rows_errors() -> Iterator[tuple[str, float]]:
 
 def attention_errors() -> Iterator[tuple[str, float]]:
     """Errors for decodes, chunks and both, over a cache that holds NaN wherever nothing visible was written."""
+    yield from case_errors(PLAIN_CASES + QUANTISED)
     rng = random.Random(0)
-    plain = [("auto", *case) for case in ATTENTION]
-    for number, (kind, group, kv_heads, dim, size, visible, dtype) in enumerate(plain + QUANTISED):
-        decodes = [[(rng.randrange(900), 1) for _ in range(count)] for count in (1, 3, 20, 150)]
-        chunks = [(0, 1), (0, 300), (rng.randrange(700), 130), (5, 2), (0, 17)]
-        mixed = [(0, 1), (1023, 1), (400, 1), (0, 1300), *chunks[1:], (3, 1)]
-        for shape in (*decodes, chunks[1:], mixed):
-            layout = CacheLayout((LayerLayout(kv_heads, dim, dim, visible),))
-            yield f"attention {number}, {kind}", attention_error(layout, shape, group, size, dtype, kind)
     long_past = CacheLayout((LayerLayout(8, 128, 128, EVERYTHING),))
-    yield "attention behind a long past", attention_error(long_past, [(5, 1), (3300, 1100)], 4, 16, torch.bfloat16)
+    for kind in KINDS:
+        found = attention_error(long_past, [(5, 1), (3300, 1100)], 4, 16, torch.bfloat16, kind)
+        yield f"attention behind a long past, {kind}", found
     for name, kv_heads, dim, visible, soft_cap, has_sinks, looks_apart in SCORED:
         scoring = Scoring(soft_cap=soft_cap, sinks=2 * torch.randn(8, device=CUDA) if has_sinks else None)
         layout = CacheLayout((LayerLayout(kv_heads, dim, dim, visible),))
@@ -131,6 +128,18 @@ def attention_errors() -> Iterator[tuple[str, float]]:
             group, dtype = 8 // kv_heads, torch.bfloat16
             found = attention_error(layout, shape, group, 16, dtype, scoring=scoring, looks_apart=looks_apart)
             yield f"attention, {name}", found
+
+
+def case_errors(cases: Sequence[Case]) -> Iterator[tuple[str, float]]:
+    """Errors of six batches in each case; decodes come first."""
+    rng = random.Random(0)
+    for number, (kind, group, kv_heads, dim, size, visible, dtype) in enumerate(cases):
+        decodes = [[(rng.randrange(900), 1) for _ in range(count)] for count in (1, 3, 20, 150)]
+        chunks = [(0, 1), (0, 300), (rng.randrange(700), 130), (5, 2), (0, 17)]
+        mixed = [(0, 1), (1023, 1), (400, 1), (0, 1300), *chunks[1:], (3, 1)]
+        for shape in (*decodes, chunks[1:], mixed):
+            layout = CacheLayout((LayerLayout(kv_heads, dim, dim, visible),))
+            yield f"attention {number}, {kind}", attention_error(layout, shape, group, size, dtype, kind)
 
 
 def attention_error(

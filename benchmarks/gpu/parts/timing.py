@@ -133,9 +133,9 @@ def uneven_lengths(batch: int) -> list[int]:
     return [round(835 * math.exp(0.7 * normal.inv_cdf((i + 0.5) / batch))) for i in reversed(range(batch))]
 
 
-def chunk_us(shape: list[tuple[int, int]], *, is_fresh: bool = False) -> float:
+def chunk_us(shape: list[tuple[int, int]], kind: KvCacheDtypeName = "auto", *, is_fresh: bool = False) -> float:
     """Microseconds of one layer's attention for chunks; with fresh keys and values if `is_fresh`."""
-    step, query = attention_step(shape, 4)
+    step, query = attention_step(shape, 4, kind)
     cached = torch.randn(len(query), 2, KV_HEADS, DIM, device="cuda", dtype=torch.bfloat16)
     key, value = (cached[:, 0], cached[:, 1]) if is_fresh else (None, None)
     return graph_us([lambda layer=layer: step.attend(layer, query, key, value) for layer in range(4)])
@@ -179,24 +179,27 @@ def attention_kernels() -> Iterator[tuple[str, float, float]]:
         us = decode_us([context] * batch, kind)
         kv_bytes = KV_BYTES / 2 + 4 * KV_HEADS
         yield f"decode {batch} x {context}, {kind}", us, batch * context * kv_bytes / us / 1e3 / PEAK_GBS
-    for name, shape, is_fresh in (
+    for name, shape, is_fresh, *kinds in (
         ("chunk 250 from 0", [(0, 250)], False),
-        ("chunk 512 from 0", [(0, 512)], False),
+        ("chunk 512 from 0", [(0, 512)], False, "int8", "fp8"),
         ("chunk 800 from 0", [(0, 800)], False),
         ("chunk 8 x 512 from 0", [(0, 512)] * 8, False),
         ("chunk 2048 from 0", [(0, 2048)], False),
         ("whole 2048", [(0, 2048)], True),
         ("whole 8 x 1024", [(0, 1024)] * 8, True),
-        ("whole 8192", [(0, 8192)], True),
-        ("chunk 2048 behind 8192", [(8192, 2048)], False),
+        ("whole 8192", [(0, 8192)], True, "int8", "fp8"),
+        ("chunk 2048 behind 8192", [(8192, 2048)], False, "int8", "fp8"),
+        ("whole 2048 behind 8192", [(8192, 2048)], True, "int8", "fp8"),
         ("chunk 64 behind 1024, 16 times", [(1024, 64)] * 16, False),
         ("chunk 64 behind 2048", [(2048, 64)], False),
         ("chunk 16 behind 16384", [(16_384, 16)], False),
         ("chunk 256 behind 16384", [(16_384, 256)], False),
     ):
-        us = chunk_us(shape, is_fresh=is_fresh)
         pairs = sum(length * start + length * (length + 1) / 2 for start, length in shape)
-        yield name, us, 4 * HEADS * DIM * pairs / us / 1e6 / PEAK_TFLOPS
+        for kind in ("auto", *kinds):
+            us = chunk_us(shape, kind, is_fresh=is_fresh)
+            label = name if kind == "auto" else f"{name}, {kind}"
+            yield label, us, 4 * HEADS * DIM * pairs / us / 1e6 / PEAK_TFLOPS
 
 
 def sweep() -> Iterator[tuple[str, float, float]]:

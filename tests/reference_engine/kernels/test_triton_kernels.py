@@ -8,6 +8,8 @@ import math
 import numpy as np
 import pytest
 import torch
+import triton
+import triton.language as tl
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import silu
@@ -17,7 +19,7 @@ from bakeoff.reference_engine.attention.base import Span, slot_mapping
 from bakeoff.reference_engine.attention.span_arrays import SpanArrays, listed_parts
 from bakeoff.reference_engine.attention.triton_backend import TritonAttention, suits_triton
 from bakeoff.reference_engine.errors import EngineBugError
-from bakeoff.reference_engine.kernels import paged_attention, row_codes, small_products
+from bakeoff.reference_engine.kernels import cache_codes, paged_attention, row_codes, small_products
 from bakeoff.reference_engine.kernels.cpu import TorchKernels, best_kernels
 from bakeoff.reference_engine.kernels.cuda import CudaKernels, replace_pending
 from bakeoff.reference_engine.kernels.invariant_products import multiply_invariantly
@@ -35,6 +37,7 @@ from tests.reference_engine.naive_attention import NaiveAttention
 CPU = torch.device("cpu")
 KERNELS = CudaKernels()
 BLOCKS = 120
+WIDTHS = {torch.float32: tl.float32, torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
 ROUNDING = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 
 
@@ -300,6 +303,34 @@ def test_quantised_caches_equal_float32_attention_to_the_same_codes(monkeypatch,
     layers = (LayerLayout(2, dim, dim, visible), LayerLayout(1, dim, dim), LayerLayout(2, dim, dim, visible, shares=0))
     compare(CacheLayout(layers[::2]), [(90, 1), (4, 1), (0, 12), (31, 7)], 4, dtype, 3, kind=kind)
     compare(CacheLayout(layers[1:2]), [(70, 1), (0, 12), (31, 5)], 4, dtype, 2, kind=kind)
+
+
+@triton.jit
+def _decode(numbers, codes, ENCODING: tl.constexpr, IS_HALVES: tl.constexpr, dtype: tl.constexpr):  # noqa: N803
+    if IS_HALVES:
+        decoded = tl.interleave(*cache_codes.decoded_halves(tl.load(codes + tl.arange(0, 128)), ENCODING, dtype, False))
+    else:
+        decoded = cache_codes.decoded(tl.load(codes + tl.arange(0, 256)), ENCODING, dtype, False)
+    tl.store(numbers + tl.arange(0, 256), decoded)
+
+
+@pytest.mark.parametrize("is_halves", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "e4m3_factor"),
+    [(torch.float32, 2.0**8), (torch.float16, 2.0**8), (torch.bfloat16, 2.0**120)],
+    ids=str,
+)
+@pytest.mark.parametrize("kind", [torch.int8, torch.float8_e4m3fn], ids=str)
+def test_each_code_is_decoded_to_its_number(kind, dtype, e4m3_factor, is_halves):
+    codes, numbers = torch.arange(256, dtype=torch.uint8), torch.empty(256, dtype=dtype)
+    exact = codes.view(kind).double()
+    codes = codes.view(torch.int8) if kind == torch.int8 else codes
+    encoding = cache_codes.encoding_of(codes)
+    _decode[(1,)](numbers, codes.view(torch.uint16) if is_halves else codes, encoding, is_halves, WIDTHS[dtype])
+    decoded = numbers.double() * (1 if kind == torch.int8 else e4m3_factor)
+    is_number = exact.isfinite()  # nothing is encoded to the two other codes
+    assert is_number.sum() >= 254
+    assert torch.equal(decoded[is_number], exact[is_number])
 
 
 @pytest.mark.parametrize("dtype", ROUNDING, ids=str)
