@@ -164,8 +164,12 @@ def measure(
     results: Results,
     vocab_size: int,
     joules: Callable[[], float | None] = lambda: None,
+    least_s: float = 0.0,
 ) -> None:
-    """Measure until nothing is missing or a cell fails, after which the process must not be used."""
+    """Measure until nothing is missing or a cell fails, after which the process must not be used.
+
+    A measurement is the mean of as many runs with the same prompts as take `least_s`.
+    """
     warm_cell = None
     for cell, repeat in missing:
         answer: dict[str, Any] = {}
@@ -173,16 +177,27 @@ def measure(
             # Transformers compiles nothing, and takes minutes for a large cell.
             answer = side.ask(cell.prompts(-1, vocab_size), min(cell.output, 4) if engine == "hf" else cell.output)
         if "error" not in answer:
+            prompts, runs = cell.prompts(repeat, vocab_size), list[dict[str, Any]]()
             before_j = joules()
-            warm_cell, answer = cell, side.ask(cell.prompts(repeat, vocab_size), cell.output)
+            while not runs or ("error" not in runs[-1] and sum(each["seconds"] for each in runs) < least_s):
+                runs.append(side.ask(prompts, cell.output))
             after_j = joules()
+            warm_cell, answer = cell, mean_of(runs)
             if before_j is not None and after_j is not None:
-                answer["joules"] = after_j - before_j
+                answer["joules"] = (after_j - before_j) / len(runs)
         results.add(engine, cell, repeat=repeat, **answer)
         if "error" in answer:
             print(f"{engine} {tuple(cell)}: {answer['error']}", flush=True)
             return
         print(f"{engine} {tuple(cell)}: {cell.tokens / answer['seconds']:,.0f} tok/s {answer}", flush=True)
+
+
+def mean_of(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The mean of each figure; the last run if it failed."""
+    *_, last = runs
+    if "error" in last:
+        return last
+    return {key: value and statistics.fmean(each[key] for each in runs) for key, value in last.items()}
 
 
 def run(options: argparse.Namespace, cells: Sequence[Cell], results: Results, folder: Path) -> bool:
@@ -204,7 +219,7 @@ def run(options: argparse.Namespace, cells: Sequence[Cell], results: Results, fo
                     return False
                 with Side(engine, folder, options_of(engine, options), log, deadline_s) as side:
                     print(f"{engine} started in {side.ready['start_s']:.0f} s", flush=True)
-                    measure(engine, side, missing, results, options.raw["vocab_size"], joules)
+                    measure(engine, side, missing, results, options.raw["vocab_size"], joules, options.least_s)
     except OutOfTimeError:
         return False
     except SideEndedError as error:
@@ -314,6 +329,10 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="folder for the models, which stay there",
     )  # fmt: skip
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument(
+        "--least-s", type=float, default=3.0,
+        help="of a measurement, which has several runs if one is shorter: the counter of joules advances every 0.1 s",
+    )  # fmt: skip
     parser.add_argument("--budget-s", type=float, default=540.0, help="of this call")
     parser.add_argument("--start-s", type=float, default=60.0, help="least time left to start an engine")
     parser.add_argument("--model", choices=MODELS, default=DEFAULT_MODEL, help="whose shapes (default: %(default)s)")

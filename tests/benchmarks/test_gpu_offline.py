@@ -15,6 +15,7 @@ from benchmarks.gpu import offline
 from benchmarks.gpu.offline import (
     DIVIDED_GOALS,
     LLAMA_8B,
+    PLAN_ERROR,
     Cell,
     Results,
     energy_table,
@@ -146,6 +147,24 @@ def test_joules_are_those_of_the_measured_run(path: Path):
     assert row.split() == ["2,8,4", "437.5", "–"]  # 3.5 J for 8 tokens
 
 
+def test_a_measurement_is_the_mean_of_as_many_short_runs_as_take_long_enough(path: Path):
+    readings = iter([10.0, 19.0])
+    side = FakeSide(None, {"seconds": 0.25, "step_ms": 2.0}, {"seconds": 0.75, "step_ms": 4.0}, {"error": "late"})
+    results = Results(path, SETUPS)
+    measure("ours", side, [(SMALL, 0)], results, 100, lambda: next(readings), least_s=1.0)
+    (record,) = results.of("ours", SMALL)
+    assert (record["seconds"], record["step_ms"], record["joules"]) == (0.5, 3.0, 4.5)
+    assert len(side.asked) == 1 + 2
+
+
+def test_a_measurement_of_which_a_run_fails_has_failed(path: Path):
+    side = FakeSide(None, {"seconds": 0.25}, {"error": "no memory"})
+    results = Results(path, SETUPS)
+    measure("ours", side, [(SMALL, 0), (SMALL, 1)], results, 100, least_s=1.0)
+    (record,) = results.of("ours", SMALL)
+    assert (record["error"], len(side.asked)) == ("no memory", 3)
+
+
 def test_the_meter_counts_the_gpus_that_the_engines_may_use(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(offline, "open_gpus", lambda: open_gpus(FakeNvml(count=3)))
     read = {}
@@ -176,10 +195,13 @@ def test_a_changed_option_or_changed_code_of_ours_is_another_setup(tmp_path: Pat
 
 
 VLLM_TOKENS_PER_S = {
-    "bf16": {(1, 128, 256): 205, (8, 128, 256): 1559, (64, 1024, 256): 4710, (256, 1024, 128): 3915},
-    "fp8": {(1, 128, 256): 278, (8, 128, 256): 2122, (64, 1024, 128): 4619, (16, 8000, 1): 55_175},
+    "bf16": {
+        (1, 128, 256): 205, (8, 128, 256): 1552, (32, 1024, 256): 3463, (64, 1024, 256): 4716, (256, 1024, 128): 3907,
+        (1000, 220, 200): 14_003, (16, 8000, 1): 37_923,
+    },
+    "fp8": {(1, 128, 256): 278, (8, 128, 256): 2122, (64, 1024, 128): 4619, (16, 8000, 1): 55_125},
     "int4": {(1, 128, 256): 261, (8, 128, 256): 1992, (64, 1024, 128): 3203},
-}
+}  # fmt: skip
 """Measured on one H200, see docs/results/h200-offline."""
 
 
@@ -188,7 +210,8 @@ def test_the_plan_of_a_cell_is_near_what_vllm_took(quantization: str):
     options = parse(("--plan", "h200", *(() if quantization == "bf16" else ("--quantization", quantization))))
     for shape, measured_per_s in VLLM_TOKENS_PER_S[quantization].items():
         cell = Cell(*shape)
-        assert cell.tokens / planned_s(cell, options) == pytest.approx(measured_per_s, rel=0.1)
+        # The plan is that of a server: with 256 short sequences it is 11 % slower than these runs without HTTP.
+        assert cell.tokens / planned_s(cell, options) == pytest.approx(measured_per_s, rel=PLAN_ERROR)
 
 
 def test_a_model_that_four_gpus_divide_is_planned_for_four_and_asked_of_both_engines(path: Path):
