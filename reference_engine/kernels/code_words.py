@@ -15,7 +15,7 @@ Codes become bfloat16 numbers in pairs without a conversion. For whole numbers t
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Self
 
 import torch
@@ -102,6 +102,26 @@ class Words:
         grouped = None if zeros is None else by_group(zeros)
         has_whole_zeros = grouped is None or torch.equal(grouped, grouped.round())
         return cls(words.flatten(1), by_group(scales), grouped, has_whole_zeros, bits, group, columns, table, look_up)
+
+    @classmethod
+    def stacked(cls, weights: Sequence[Self]) -> Self:
+        """The outputs of weights whose `layout` is the same, one after the other."""
+        first = weights[0]
+        assert all(weight.layout == first.layout for weight in weights)
+        zeros = [weight.zeros for weight in weights if weight.zeros is not None]
+        return dataclasses.replace(
+            first,
+            words=torch.cat([weight.words for weight in weights]),
+            scales=torch.cat([weight.scales for weight in weights], dim=1),
+            zeros=torch.cat(zeros, dim=1) if zeros else None,
+            has_whole_zeros=all(weight.has_whole_zeros for weight in weights),
+        )
+
+    @property
+    def layout(self) -> Hashable:
+        """Equal for weights that `stacked` can join."""
+        table = None if self.table is None else tuple(self.table.tolist())
+        return self.bits, self.group, self.columns, self.zeros is None, self.look_up, table
 
     @property
     def block_words(self) -> int:

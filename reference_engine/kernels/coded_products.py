@@ -7,9 +7,11 @@ again for each. `code_words` describes how codes are laid out and converted to n
 """
 
 # Kernels are written as Triton's users know them, and its decorator hides their types.
-# ruff: noqa: ANN001, ANN202, C901, N803, PLR0917
+# ruff: noqa: ANN001, ANN201, ANN202, N803, PLR0917
 # pyright: basic, reportMissingImports=false, reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false
 # pyright: reportAttributeAccessIssue=false, reportGeneralTypeIssues=false, reportIndexIssue=false
+
+from typing import Any
 
 import torch
 import triton
@@ -65,34 +67,29 @@ def multiply(
     require_packed(None, bias)
     count, outputs = rows.shape[0], weight.words.shape[0]
     blocks = weight.words.shape[1] // weight.block_words
-    in_pairs = _in_pairs(weight, rows.dtype)
-    row_tile, tile_outputs, warps, stages = _tile_of(weight, count, rows.dtype)
+    row_tile, tile_outputs, warps, stages = tile_of(weight, outputs, count, rows.dtype)
     row_tiles, tiles = triton.cdiv(count, row_tile), outputs // tile_outputs
     splits = min(splits_of(tiles) if count <= _FEW_ROWS else _splits_of_many(row_tiles * tiles), blocks)
     out = torch.empty(count, outputs, dtype=dtype or rows.dtype, device=rows.device)
     parts = out if splits == 1 else torch.empty(splits, count, outputs, dtype=torch.float32, device=rows.device)
     early = early_start(rows, count)
     _multiply[(row_tiles, tiles, splits)](
-        parts, rows, *_pointers(weight), weight.scales if bias is None else bias, count, rows.stride(0),
-        OUTPUTS=outputs, INPUTS=weight.columns, BLOCKS=blocks, GROUP=weight.group, BITS=weight.bits,
-        SCALES=_scales_of_block(weight), ROWS=row_tile, TILE=tile_outputs, WORDS=weight.block_words, SPLITS=splits,
-        HAS_TABLE=weight.table is not None, LOOK_UP=weight.look_up, ZEROS=_kind_of_zeros(weight),
-        HAS_BIAS=bias is not None, IN_PAIRS=in_pairs, IMPLIED=_implied(weight, in_pairs=in_pairs),
-        AFTER=_scales_after(weight, rows.dtype, row_tile),
-        num_warps=warps, num_stages=stages, **early,
+        parts, rows, *pointers_of(weight), weight.scales if bias is None else bias, count, rows.stride(0),
+        ROWS=row_tile, TILE=tile_outputs, SPLITS=splits, HAS_BIAS=bias is not None,
+        num_warps=warps, num_stages=stages, **form_of(weight, rows.dtype, row_tile), **early,
     )  # fmt: skip
     if splits > 1:
         add_parts(out, parts, bias, early)
     return out
 
 
-def _tile_of(weight: Words, count: int, dtype: torch.dtype) -> tuple[int, int, int, int]:
-    """Rows, outputs, warps and stages of a tile."""
+def tile_of(weight: Words, weight_outputs: int, count: int, dtype: torch.dtype) -> tuple[int, int, int, int]:
+    """Rows, outputs, warps and stages of a tile of so many rows, or a part of them, and outputs of one weight."""
     # Shared memory has no room for larger tiles of float32, nor beside entries that are loaded from a table.
     is_wide = dtype.itemsize != _HALF_BYTES or (weight.table is not None and not _in_pairs(weight, dtype))
     rows = min(max(_MIN_ROWS, 1 << (count - 1).bit_length()), _FEW_ROWS if is_wide else max(SHAPES))
     outputs, warps, stages = SHAPES[rows]
-    if weight.words.shape[0] % outputs:
+    if weight_outputs % outputs:
         return rows, _TILE_OUTPUTS, _WARPS_OF_TILE, stages
     return rows, outputs, warps, stages
 
@@ -102,7 +99,20 @@ def _splits_of_many(programs: int) -> int:
     return next((splits for splits in _SPLITS_OF_MANY if splits * programs >= _PROGRAMS), _SPLITS_OF_MANY[-1])
 
 
-def _pointers(weight: Words) -> tuple[torch.Tensor, ...]:
+def form_of(weight: Words, dtype: torch.dtype, row_tile: int) -> dict[str, Any]:
+    """Constants of `coded_tile` for a weight, the dtype of the rows and the rows of a tile."""
+    in_pairs = _in_pairs(weight, dtype)
+    return {
+        "OUTPUTS": weight.words.shape[0], "INPUTS": weight.columns, "WORDS": weight.block_words,
+        "BLOCKS": weight.words.shape[1] // weight.block_words,
+        "GROUP": weight.group, "BITS": weight.bits, "SCALES": _scales_of_block(weight),
+        "HAS_TABLE": weight.table is not None, "LOOK_UP": weight.look_up, "ZEROS": _kind_of_zeros(weight),
+        "IN_PAIRS": in_pairs, "IMPLIED": _implied(weight, in_pairs=in_pairs),
+        "AFTER": _scales_after(weight, dtype, row_tile),
+    }  # fmt: skip
+
+
+def pointers_of(weight: Words) -> tuple[torch.Tensor, ...]:
     """Words, scales, zeros and table; the scales stand in for what is absent."""
     parts = weight.zeros, weight.table
     require_packed(None, weight.words, weight.scales, *parts)
@@ -149,7 +159,7 @@ def plain(weight: Words, dtype: torch.dtype) -> torch.Tensor:
     out = torch.empty(outputs, inputs, dtype=dtype, device=weight.words.device)
     blocks, in_pairs = weight.words.shape[1] // count, _in_pairs(weight, dtype)
     _plain[(outputs // _PLAIN_OUTPUTS, blocks)](
-        out, *_pointers(weight),
+        out, *pointers_of(weight),
         OUTPUTS=outputs, INPUTS=inputs, BLOCKS=blocks, GROUP=weight.group, BITS=weight.bits,
         SCALES=max(1, _scales_of_block(weight)), TILE=_PLAIN_OUTPUTS, WORDS=count,
         HAS_TABLE=weight.table is not None, LOOK_UP=weight.look_up, ZEROS=_kind_of_zeros(weight), IN_PAIRS=in_pairs,
@@ -169,21 +179,45 @@ def _multiply(
     if EARLY:  # what comes next is small and can wait beside this
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
-    row, word = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, WORDS)
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     output = tl.program_id(1) * TILE + tl.arange(0, TILE)
     split = tl.program_id(2)
     is_row = row < count
+    share: tl.constexpr = (BLOCKS + SPLITS - 1) // SPLITS
+    total = coded_tile(
+        words, scales, zeros, table, output, rows + row.to(tl.int64) * stride, is_row, split * share,
+        tl.minimum((split + 1) * share, BLOCKS),
+        OUTPUTS, INPUTS, BLOCKS, GROUP, BITS, SCALES, WORDS, HAS_TABLE, LOOK_UP, ZEROS, IN_PAIRS, IMPLIED, AFTER,
+    )  # fmt: skip
+    if SPLITS == 1 and HAS_BIAS:
+        total += tl.load(bias + output).to(tl.float32)[:, None]
+    places = out + (split * count + row).to(tl.int64)[None, :] * OUTPUTS + output[:, None]
+    tl.store(places, total.to(out.dtype.element_ty), mask=is_row[None, :])
+
+
+@triton.jit
+def coded_tile(
+    words, scales, zeros, table, output, rows, is_row, begin, end,
+    OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, BLOCKS: tl.constexpr, GROUP: tl.constexpr, BITS: tl.constexpr,
+    SCALES: tl.constexpr, WORDS: tl.constexpr, HAS_TABLE: tl.constexpr, LOOK_UP: tl.constexpr, ZEROS: tl.constexpr,
+    IN_PAIRS: tl.constexpr, IMPLIED: tl.constexpr, AFTER: tl.constexpr,
+):  # fmt: skip
+    """Sums over the inputs of some blocks, float32 [outputs, rows].
+
+    `output` [outputs] are rows of the weight, which has OUTPUTS of them; `rows` [rows] point to the first input of each
+    row, and where `is_row` [rows] is false, the inputs count as 0. The other arguments are those of `Words`.
+    """
+    word = tl.arange(0, WORDS)
     slices: tl.constexpr = 32 // BITS
     block: tl.constexpr = WORDS * slices
     parts: tl.constexpr = SCALES if SCALES > 0 else 1
-    share: tl.constexpr = (BLOCKS + SPLITS - 1) // SPLITS
     tiles = words + output.to(tl.int64)[:, None] * (BLOCKS * WORDS) + word[None, :]
-    values = rows + row.to(tl.int64)[:, None] * stride + word[None, :]
+    values = rows[:, None] + word[None, :]
     dtype: tl.constexpr = rows.dtype.element_ty
     # Only what an operand needs is loaded ahead of its use: therefore a part of each scale, which is zero, is added.
     subtracts: tl.constexpr = 1 if AFTER and ZEROS == 0 else ZEROS
-    total = tl.zeros((TILE, ROWS), tl.float32)
-    for index in range(split * share, tl.minimum((split + 1) * share, BLOCKS)):
+    total = tl.zeros((output.shape[0], rows.shape[0]), tl.float32)
+    for index in range(begin, end):
         codes = codes_of(tl.load(tiles + index * WORDS), table, BITS, HAS_TABLE, LOOK_UP, IN_PAIRS)
         for part in tl.static_range(parts):
             group = (index * block + part * (block // parts)) // GROUP * OUTPUTS + output
@@ -191,7 +225,7 @@ def _multiply(
             zero = tl.load(zeros + group) if ZEROS > 0 else 0.0
             if AFTER:
                 zero += scale * 0.0
-            partial = tl.zeros((TILE, ROWS), tl.float32)
+            partial = tl.zeros((output.shape[0], rows.shape[0]), tl.float32)
             for number in tl.static_range(part * slices // parts, (part + 1) * slices // parts):
                 first = index * block + number * WORDS
                 is_value = is_row[:, None]
@@ -210,10 +244,7 @@ def _multiply(
                 total += partial * scale[:, None]
     if SCALES == 0:
         total *= tl.load(scales + output)[:, None]
-    if SPLITS == 1 and HAS_BIAS:
-        total += tl.load(bias + output).to(tl.float32)[:, None]
-    places = out + (split * count + row).to(tl.int64)[None, :] * OUTPUTS + output[:, None]
-    tl.store(places, total.to(out.dtype.element_ty), mask=is_row[None, :])
+    return total
 
 
 @triton.jit

@@ -2,8 +2,8 @@
 
 Rows are sorted by expert on the device and cut into tiles that belong to one expert each, without padding in memory
 (MegaBlocks, arXiv 2211.15841). The grid covers as many tiles as there can be, so that the host never waits for a
-router's choice and a CUDA graph holds every step. Import this module only where `has_triton` holds, or under Triton's
-interpreter.
+router's choice and a CUDA graph holds every step. Codes of 4 or 8 bits are unpacked in each tile. Import this module
+only where `has_triton` holds, or under Triton's interpreter.
 """
 
 # Kernels are written as Triton's users know them, and its decorator hides their types.
@@ -17,6 +17,8 @@ import torch
 import triton
 import triton.language as tl
 
+from bakeoff.reference_engine.kernels.code_words import Words
+from bakeoff.reference_engine.kernels.coded_products import coded_tile, form_of, pointers_of, tile_of
 from bakeoff.reference_engine.kernels.invariant_products import product_tile
 from bakeoff.reference_engine.kernels.operands import require_packed
 
@@ -69,16 +71,18 @@ def group(chosen: torch.Tensor, own: range) -> Groups:
 
 
 def multiply_gathered(
-    rows: torch.Tensor, weights: torch.Tensor, bias: torch.Tensor | None, groups: Groups, *, batch_invariant: bool
-) -> torch.Tensor:
+    rows: torch.Tensor, weights: torch.Tensor | Words, bias: torch.Tensor | None, groups: Groups, *,
+    batch_invariant: bool,
+) -> torch.Tensor:  # fmt: skip
     """The rows of each pair's token, times its expert's matrix.
 
     Args:
         rows: [tokens, in_features].
-        weights: [experts, out_features, in_features], contiguous, in the dtype of the rows.
-        bias: [experts, out_features], likewise.
+        weights: [experts, out_features, in_features], contiguous, in the dtype of the rows; or codes of all experts'
+            outputs one after the other, of which `suits_coded_products` is true.
+        bias: [experts, out_features], contiguous, in the dtype of the rows.
         groups: of the tokens.
-        batch_invariant: whether a row's bits must not depend on the number of rows.
+        batch_invariant: whether a row's bits must not depend on the number of rows; not with codes.
 
     Returns:
         [pairs, out_features], in the order of `groups`; not written for pairs with other experts.
@@ -87,8 +91,9 @@ def multiply_gathered(
 
 
 def multiply_scattered(
-    rows: torch.Tensor, weights: torch.Tensor, bias: torch.Tensor | None, groups: Groups, *, batch_invariant: bool
-) -> torch.Tensor:
+    rows: torch.Tensor, weights: torch.Tensor | Words, bias: torch.Tensor | None, groups: Groups, *,
+    batch_invariant: bool,
+) -> torch.Tensor:  # fmt: skip
     """As `multiply_gathered`, from rows [pairs, in_features] in the order of `groups` to results in that of pairs."""
     return _product(rows, weights, bias, groups, is_gathered=False, batch_invariant=batch_invariant)
 
@@ -124,17 +129,18 @@ def _tile(pairs: int, experts: int, *, batch_invariant: bool, is_wide: bool) -> 
 
 
 def _product(
-    rows: torch.Tensor, weights: torch.Tensor, bias: torch.Tensor | None, groups: Groups, *,
+    rows: torch.Tensor, weights: torch.Tensor | Words, bias: torch.Tensor | None, groups: Groups, *,
     is_gathered: bool, batch_invariant: bool,
 ) -> torch.Tensor:  # fmt: skip
-    require_packed(rows.dtype, weights)
     require_packed(None, bias)
+    if isinstance(weights, Words):
+        assert not batch_invariant
+        return _coded_product(rows, weights, bias, groups, is_gathered=is_gathered)
+    require_packed(rows.dtype, weights)
     pairs, (experts, outputs, inputs) = groups.order.shape[0], weights.shape
     out = torch.empty(pairs, outputs, dtype=rows.dtype, device=rows.device)
     tile = _tile(pairs, experts, batch_invariant=batch_invariant, is_wide=rows.dtype.itemsize > 2)
-    # Each expert with rows has at most one tile that is not full.
-    blocks = min(pairs, pairs // tile.rows + experts)
-    if blocks:
+    if blocks := _most_blocks(pairs, tile.rows, experts):
         _multiply[(blocks * triton.cdiv(outputs, tile.outputs),)](
             out, rows.contiguous(), weights, weights if bias is None else bias, groups.order, groups.starts, blocks,
             OUTPUTS=outputs, INPUTS=inputs, EXPERTS=experts, EXPERT_TILE=triton.next_power_of_2(experts),
@@ -145,6 +151,55 @@ def _product(
     return out
 
 
+def _most_blocks(pairs: int, tile_rows: int, experts: int) -> int:
+    """Tiles of rows at most: each expert with rows has at most one tile that is not full."""
+    return min(pairs, pairs // tile_rows + experts)
+
+
+def _coded_product(
+    rows: torch.Tensor, weights: Words, bias: torch.Tensor | None, groups: Groups, *, is_gathered: bool
+) -> torch.Tensor:
+    pairs, experts = groups.order.shape[0], groups.starts.shape[0] - 1
+    outputs = weights.words.shape[0] // experts
+    out = torch.empty(pairs, outputs, dtype=rows.dtype, device=rows.device)
+    tile_rows, tile_outputs, warps, stages = tile_of(weights, outputs, -(-pairs // experts), rows.dtype)
+    if blocks := _most_blocks(pairs, tile_rows, experts):
+        _multiply_coded[(blocks * (outputs // tile_outputs),)](
+            out, rows.contiguous(), *pointers_of(weights), out if bias is None else bias, groups.order, groups.starts,
+            blocks, EXPERT_OUTPUTS=outputs, EXPERTS=experts, EXPERT_TILE=triton.next_power_of_2(experts),
+            CHOICES=groups.choices, IS_GATHERED=is_gathered, TILE_ROWS=tile_rows, TILE_OUTPUTS=tile_outputs,
+            GROUP_BLOCKS=_GROUP, HAS_BIAS=bias is not None, num_warps=warps, num_stages=stages,
+            **form_of(weights, rows.dtype, tile_rows),
+        )  # fmt: skip
+    return out
+
+
+@triton.jit
+def _place_of(number, blocks, TILES: tl.constexpr, GROUP: tl.constexpr):
+    """The block of rows and the tile of outputs of a program; programs of some blocks are neighbours."""
+    group_programs: tl.constexpr = GROUP * TILES
+    first_block = number // group_programs * GROUP
+    group_blocks = tl.minimum(blocks - first_block, GROUP)
+    place = number % group_programs
+    return first_block + place % group_blocks, place // group_blocks
+
+
+@triton.jit
+def _rows_of(starts, block, EXPERTS: tl.constexpr, EXPERT_TILE: tl.constexpr, TILE_ROWS: tl.constexpr):
+    """The expert of a block of rows, at least EXPERTS if it has none; places in `Groups.order`, and which are its."""
+    numbers = tl.arange(0, EXPERT_TILE)
+    begins = tl.load(starts + numbers, mask=numbers < EXPERTS, other=0)
+    ends = tl.load(starts + numbers + 1, mask=numbers < EXPERTS, other=0)
+    blocks_until = tl.cumsum((ends - begins + TILE_ROWS - 1) // TILE_ROWS, 0)
+    is_before = blocks_until <= block
+    expert = tl.sum(is_before.to(tl.int32), 0)
+    is_expert = expert < EXPERTS
+    first = tl.load(starts + expert, mask=is_expert, other=0)
+    first += (block - tl.max(tl.where(is_before, blocks_until, 0), 0)) * TILE_ROWS
+    place = first.to(tl.int64) + tl.arange(0, TILE_ROWS)
+    return expert, place, place < tl.load(starts + expert + 1, mask=is_expert, other=0)
+
+
 @triton.jit(do_not_specialize=["blocks"])
 def _multiply(
     out, rows, weights, bias, order, starts, blocks,
@@ -152,25 +207,12 @@ def _multiply(
     CHOICES: tl.constexpr, IS_GATHERED: tl.constexpr, TILE_ROWS: tl.constexpr, TILE_OUTPUTS: tl.constexpr,
     TILE_INPUTS: tl.constexpr, GROUP: tl.constexpr, HAS_BIAS: tl.constexpr,
 ):  # fmt: skip
-    GROUP_PROGRAMS: tl.constexpr = GROUP * ((OUTPUTS + TILE_OUTPUTS - 1) // TILE_OUTPUTS)
-    number = tl.program_id(0)
-    first_block = number // GROUP_PROGRAMS * GROUP
-    group_blocks = tl.minimum(blocks - first_block, GROUP)
-    block = first_block + number % GROUP_PROGRAMS % group_blocks
-    output = number % GROUP_PROGRAMS // group_blocks * TILE_OUTPUTS + tl.arange(0, TILE_OUTPUTS)
-
-    numbers = tl.arange(0, EXPERT_TILE)
-    begins = tl.load(starts + numbers, mask=numbers < EXPERTS, other=0)
-    ends = tl.load(starts + numbers + 1, mask=numbers < EXPERTS, other=0)
-    blocks_until = tl.cumsum((ends - begins + TILE_ROWS - 1) // TILE_ROWS, 0)
-    if block < tl.max(blocks_until, 0):
-        is_before = blocks_until <= block
-        expert = tl.sum(is_before.to(tl.int32), 0)
-        first = tl.load(starts + expert) + (block - tl.max(tl.where(is_before, blocks_until, 0), 0)) * TILE_ROWS
-        place = first + tl.arange(0, TILE_ROWS)
-        is_row = place < tl.load(starts + expert + 1)
+    TILES: tl.constexpr = (OUTPUTS + TILE_OUTPUTS - 1) // TILE_OUTPUTS
+    block, tile = _place_of(tl.program_id(0), blocks, TILES, GROUP)
+    expert, place, is_row = _rows_of(starts, block, EXPERTS, EXPERT_TILE, TILE_ROWS)
+    output = tile * TILE_OUTPUTS + tl.arange(0, TILE_OUTPUTS)
+    if expert < EXPERTS:
         pair = tl.load(order + place, mask=is_row, other=0)
-        place = place.to(tl.int64)
         source = pair // CHOICES if IS_GATHERED else place
         target = place if IS_GATHERED else pair
 
@@ -183,6 +225,34 @@ def _multiply(
         )  # fmt: skip
         stored = is_output[:, None] & is_row[None, :]
         tl.store(out + target[None, :] * OUTPUTS + output[:, None], total.to(out.dtype.element_ty), mask=stored)
+
+
+@triton.jit(do_not_specialize=["blocks"])
+def _multiply_coded(
+    out, rows, words, scales, zeros, table, bias, order, starts, blocks,
+    EXPERT_OUTPUTS: tl.constexpr, EXPERTS: tl.constexpr, EXPERT_TILE: tl.constexpr, CHOICES: tl.constexpr,
+    IS_GATHERED: tl.constexpr, TILE_ROWS: tl.constexpr, TILE_OUTPUTS: tl.constexpr, GROUP_BLOCKS: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    OUTPUTS: tl.constexpr, INPUTS: tl.constexpr, BLOCKS: tl.constexpr, GROUP: tl.constexpr, BITS: tl.constexpr,
+    SCALES: tl.constexpr, WORDS: tl.constexpr, HAS_TABLE: tl.constexpr, LOOK_UP: tl.constexpr, ZEROS: tl.constexpr,
+    IN_PAIRS: tl.constexpr, IMPLIED: tl.constexpr, AFTER: tl.constexpr,
+):  # fmt: skip
+    block, tile = _place_of(tl.program_id(0), blocks, EXPERT_OUTPUTS // TILE_OUTPUTS, GROUP_BLOCKS)
+    expert, place, is_row = _rows_of(starts, block, EXPERTS, EXPERT_TILE, TILE_ROWS)
+    output = tile * TILE_OUTPUTS + tl.arange(0, TILE_OUTPUTS)
+    if expert < EXPERTS:
+        pair = tl.load(order + place, mask=is_row, other=0)
+        source = pair // CHOICES if IS_GATHERED else place
+        target = place if IS_GATHERED else pair
+        weight_output = expert * EXPERT_OUTPUTS + output
+        total = coded_tile(
+            words, scales, zeros, table, weight_output, rows + source * INPUTS, is_row, 0, BLOCKS,
+            OUTPUTS, INPUTS, BLOCKS, GROUP, BITS, SCALES, WORDS, HAS_TABLE, LOOK_UP, ZEROS, IN_PAIRS, IMPLIED, AFTER,
+        )  # fmt: skip
+        if HAS_BIAS:
+            total += tl.load(bias + weight_output).to(tl.float32)[:, None]
+        places = out + target[None, :] * EXPERT_OUTPUTS + output[:, None]
+        tl.store(places, total.to(out.dtype.element_ty), mask=is_row[None, :])
 
 
 @triton.jit

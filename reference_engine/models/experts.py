@@ -5,7 +5,7 @@ rest of the batch.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import torch
 
@@ -16,6 +16,11 @@ from bakeoff.reference_engine.models.config_readers import MoeConfig
 from bakeoff.reference_engine.models.mlp import FeedForward, GatedMlp
 from bakeoff.reference_engine.models.names import CORRECTION, layer_prefix
 from bakeoff.reference_engine.models.weights import Weights
+from bakeoff.reference_engine.quantization.coded_linear import CodedLinear
+from bakeoff.reference_engine.quantization.matrix import Linear
+
+if TYPE_CHECKING:
+    from bakeoff.reference_engine.kernels.code_words import Words
 
 Combine = Callable[[torch.Tensor], torch.Tensor]
 """Between an expert's products, see `GatedMlp`."""
@@ -46,23 +51,13 @@ class ExpertLoop:
     """One expert after another, each with the kernels that suit its matrices; waits for the device once.
 
     Args:
-        config: shapes and constants.
-        weights: of the model.
-        prefix: of the names of the experts' matrices.
-        own: the experts of this rank.
-        combine: see `GatedMlp`.
+        experts: of this rank.
+        own: their numbers.
+        num_experts: of all ranks.
     """
 
-    def __init__(self, config: MoeConfig, weights: Weights, prefix: str, own: range, combine: Combine | None) -> None:
-        weights.may_capture = False
-        self._num_experts, self._own = config.num_experts, own
-        self._experts = [
-            GatedMlp(
-                weights, f"{prefix}{i}.", has_bias=config.expert_bias, combine=combine, parts=config.names.parts,
-                is_whole=weights.whole_experts,
-            )
-            for i in own
-        ]  # fmt: skip
+    def __init__(self, experts: Sequence[GatedMlp], own: range, num_experts: int) -> None:
+        self._experts, self._own, self._num_experts = experts, own, num_experts
 
     def __call__(self, rows: torch.Tensor, shares: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
         """See `Networks`; `order` sorts tokens by expert."""
@@ -79,45 +74,90 @@ class ExpertLoop:
         return total.to(rows.dtype)
 
 
-class ExpertStack:
-    """All experts at once, for plain matrices on a GPU; arguments as of `ExpertLoop`."""
+class Stack(NamedTuple):
+    """A matrix of each expert, for the grouped products.
 
-    def __init__(self, config: MoeConfig, weights: Weights, prefix: str, own: range, combine: Combine | None) -> None:
+    Attributes:
+        weights: see `grouped_products.multiply_gathered`.
+        bias: [experts, out_features]; None for none.
+    """
+
+    weights: "torch.Tensor | Words"
+    bias: torch.Tensor | None
+
+
+class ExpertStack:
+    """All experts at once, on a GPU.
+
+    Args:
+        gate_up: gates first.
+        down: the other matrices.
+        own: the numbers of the experts of this rank.
+        combine: see `GatedMlp`.
+        batch_invariant: whether a token's bits must not depend on the others; not with codes.
+    """
+
+    def __init__(self, gate_up: Stack, down: Stack, own: range, combine: Combine, *, batch_invariant: bool) -> None:
         from bakeoff.reference_engine.kernels import grouped_products  # noqa: PLC0415 (needs Triton)
 
-        *first, last = config.names.parts
-        is_whole = weights.whole_experts
-        self._kernels, self._own, self._batch_invariant = grouped_products, own, weights.batch_invariant
-        self._combine = combine or weights.kernels.silu_mul
-
-        def stacked(parts: Sequence[str], kind: str, dim: int | None) -> torch.Tensor:
-            names = [[f"{prefix}{i}.{part}.{kind}" for part in parts] for i in own]
-            return weights.stacked(names, None if is_whole else dim)
-
-        self._gate_up, self._down = stacked(first, "weight", 0), stacked([last], "weight", 1)
-        self._gate_up_bias = stacked(first, "bias", 0) if config.expert_bias else None
-        is_added_here = config.expert_bias and (is_whole or weights.ranks.rank == 0)
-        self._down_bias = stacked([last], "bias", None) if is_added_here else None
+        self._kernels, self._gate_up, self._down, self._own = grouped_products, gate_up, down, own
+        self._combine, self._batch_invariant = combine, batch_invariant
 
     def __call__(self, rows: torch.Tensor, shares: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
         """See `Networks`."""
         kernels, is_invariant = self._kernels, self._batch_invariant
         groups = kernels.group(chosen, self._own)
-        gate_up = kernels.multiply_gathered(
-            rows, self._gate_up, self._gate_up_bias, groups, batch_invariant=is_invariant
-        )
-        values = kernels.multiply_scattered(
-            self._combine(gate_up), self._down, self._down_bias, groups, batch_invariant=is_invariant
-        )
+        gate_up = kernels.multiply_gathered(rows, *self._gate_up, groups, batch_invariant=is_invariant)
+        values = kernels.multiply_scattered(self._combine(gate_up), *self._down, groups, batch_invariant=is_invariant)
         return kernels.add_weighed(values, shares.contiguous(), chosen.contiguous(), self._own)
 
 
 def _networks(config: MoeConfig, weights: Weights, prefix: str, combine: Combine | None) -> Networks:
     every = range(config.num_experts)
     own = experts_share(config.num_experts, weights.ranks) if weights.whole_experts else every
+    may_stack = has_triton(weights.device) and weights.offload is None
+    activation = combine or weights.kernels.silu_mul
     names = [f"{prefix}{i}.{part}.weight" for i in own for part in config.names.parts]
-    is_stack = has_triton(weights.device) and weights.offload is None and weights.are_plain(names)
-    return (ExpertStack if is_stack else ExpertLoop)(config, weights, prefix, own, combine)
+    if may_stack and weights.are_plain(names):
+        stacks = _plain_stacks(config, weights, prefix, own)
+        return ExpertStack(*stacks, own, activation, batch_invariant=weights.batch_invariant)
+    experts = [
+        GatedMlp(
+            weights, f"{prefix}{i}.", has_bias=config.expert_bias, combine=combine, parts=config.names.parts,
+            is_whole=weights.whole_experts,
+        )
+        for i in own
+    ]  # fmt: skip
+    if may_stack and not weights.batch_invariant:
+        gate_up, down = (_coded_stack([expert.matrices[i] for expert in experts]) for i in (0, 1))
+        if gate_up is not None and down is not None:
+            return ExpertStack(gate_up, down, own, activation, batch_invariant=False)
+    weights.may_capture = False
+    return ExpertLoop(experts, own, config.num_experts)
+
+
+def _plain_stacks(config: MoeConfig, weights: Weights, prefix: str, own: range) -> tuple[Stack, Stack]:
+    *first, last = config.names.parts
+    is_whole = weights.whole_experts
+
+    def stacked(parts: Sequence[str], kind: str, dim: int | None) -> torch.Tensor:
+        names = [[f"{prefix}{i}.{part}.{kind}" for part in parts] for i in own]
+        return weights.stacked(names, None if is_whole else dim)
+
+    gate_up_bias = stacked(first, "bias", 0) if config.expert_bias else None
+    is_added_here = config.expert_bias and (is_whole or weights.ranks.rank == 0)
+    down_bias = stacked([last], "bias", None) if is_added_here else None
+    return Stack(stacked(first, "weight", 0), gate_up_bias), Stack(stacked([last], "weight", 1), down_bias)
+
+
+def _coded_stack(linears: Sequence[Linear]) -> Stack | None:
+    """The codes of one matrix of each expert; None where kernels have no such codes, or their inputs' order differs."""
+    coded = [linear for linear in linears if isinstance(linear, CodedLinear) and linear.order is None]
+    if len(coded) < len(linears) or len({(linear.weight.layout, linear.weight.words.shape) for linear in coded}) > 1:
+        return None
+    biases = [linear.bias for linear in coded if linear.bias is not None]
+    words = type(coded[0].weight).stacked([linear.weight for linear in coded])
+    return Stack(words, torch.stack(biases) if biases else None)
 
 
 class Experts:

@@ -26,6 +26,7 @@ class GatedMlp:
 
     Attributes:
         norm: makes what it is called with, see `norm_for`.
+        matrices: gates and up, and down.
     """
 
     def __init__(
@@ -40,16 +41,18 @@ class GatedMlp:
     ) -> None:
         gates, last = parts[:2], parts[2]
         if is_whole:
-            self._gate_up, self._down = (weights.linear(prefix, names, has_bias=has_bias) for names in (gates, (last,)))
+            gate_up, down = (weights.linear(prefix, names, has_bias=has_bias) for names in (gates, (last,)))
         else:
-            self._gate_up = weights.columns(prefix, gates, has_bias=has_bias)
-            self._down = weights.rows(prefix, last, has_bias=has_bias)
-        self.norm = norm_for(self._gate_up, weights.kernels)
-        self._combine = combine or silu_mul_for(self._down, weights.kernels)
+            gate_up = weights.columns(prefix, gates, has_bias=has_bias)
+            down = weights.rows(prefix, last, has_bias=has_bias)
+        self.matrices = gate_up, down
+        self.norm = norm_for(gate_up, weights.kernels)
+        self._combine = combine or silu_mul_for(down, weights.kernels)
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """See `FeedForward`."""
-        return self._down(self._combine(self._gate_up(rows)))
+        gate_up, down = self.matrices
+        return down(self._combine(gate_up(rows)))
 
 
 def gelu_tanh_mul(gate_up: torch.Tensor) -> torch.Tensor:

@@ -219,7 +219,7 @@ class Weights:
                 f"--quantization {self._quantization} is for plain weights, and this checkpoint is quantised already; "
                 "leave the option out"
             )
-        made = method.make(self._get(name).to(self.device).to(self.dtype))
+        made = method.make(self._get(name).to(self.device).to(self.dtype).contiguous())
         if made is not None and not made.has_kernel(self.device, self.dtype):
             self._warn_once(
                 f"--quantization {self._quantization}: no kernel multiplies these codes on {self.device.type} in "

@@ -62,6 +62,8 @@ class CodedLinear:
 
     Attributes:
         weight: in the kernels' layout.
+        bias: the same.
+        order: the same.
     """
 
     def __init__(
@@ -72,15 +74,16 @@ class CodedLinear:
 
         codes, scales, zeros = _with_zeros(weight)
         self.weight = Words.of(codes, scales, zeros, weight.bits, weight.table)
-        self._kernels, self._bias, self._dtype, self._order = coded_products, bias, dtype, order
+        self.bias, self.order = bias, order
+        self._kernels, self._dtype = coded_products, dtype
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """See `Linear`."""
-        if self._order is not None:
-            rows = rows.index_select(1, self._order)
+        if self.order is not None:
+            rows = rows.index_select(1, self.order)
         if 0 < rows.shape[0] <= self._kernels.max_rows(self.weight, rows.dtype):
-            return self._kernels.multiply(rows, self.weight, self._bias, self._dtype)
-        return linear(rows, self._kernels.plain(self.weight, rows.dtype), self._bias).to(self._dtype)
+            return self._kernels.multiply(rows, self.weight, self.bias, self._dtype)
+        return linear(rows, self._kernels.plain(self.weight, rows.dtype), self.bias).to(self._dtype)
 
 
 def _with_zeros(weight: CodedWeight) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:

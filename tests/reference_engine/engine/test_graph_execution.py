@@ -24,6 +24,7 @@ from bakeoff.reference_engine.models.decoder import Taps
 from bakeoff.reference_engine.models.execution import Batch, LocalExecutor
 from bakeoff.reference_engine.models.registry import build_model
 from bakeoff.reference_engine.offline import load_engine
+from bakeoff.reference_engine.quantization import coded_linear
 from tests.reference_engine.models.tiny_families import answers, engine_config, make_family
 
 CPU = torch.device("cpu")
@@ -182,23 +183,34 @@ def test_a_step_of_more_tiles_than_a_graph_has_runs_as_it_is(model_and_layout):
 
 @pytest.fixture
 def _as_on_a_gpu(monkeypatch):
-    for module in (cpu, attention_package, executors, experts):
+    for module in (cpu, attention_package, executors, experts, coded_linear):
         monkeypatch.setattr(module, "has_triton", lambda device: True)
     monkeypatch.setattr(graph_execution, "CudaCapture", lambda: lambda run: run)
 
 
 @pytest.mark.usefixtures("_as_on_a_gpu")
-@pytest.mark.parametrize("family", ["mixtral", "gpt_oss"])
+@pytest.mark.parametrize(
+    ("family", "quantization"),
+    [("mixtral", "none"), ("gpt_oss", "none"), ("mixtral", "int4-zp"), ("gpt_oss", "mxfp4")],
+)
 @torch.inference_mode()
-def test_steps_of_experts_are_captured_and_agree_with_one_expert_after_another(family, tmp_path, save_checkpoint):
+def test_steps_of_experts_are_captured_and_agree_with_one_expert_after_another(
+    family, quantization, tmp_path, save_checkpoint, monkeypatch
+):
+    monkeypatch.setattr(graph_execution, "_MIXED_SIZES", (8,))
+    monkeypatch.setattr(graph_execution, "_MIXED_DECODES", (2,))
     checkpoint = open_checkpoint(save_checkpoint(tmp_path, make_family(family, num_hidden_layers=1)))
-    config = resolution.resolve_config(engine_config(checkpoint.path, num_blocks=BLOCKS), checkpoint.config)
+    settings = {"num_blocks": BLOCKS, "quantization": quantization, "max_num_seqs": 2}
+    config = resolution.resolve_config(engine_config(checkpoint.path, **settings), checkpoint.config)
     executor = executors.build_executor(config, checkpoint)
     assert type(executor) is GraphExecutor
     storage = executors.storage_of(config, resolution.demand_of(config, checkpoint.config), BLOCKS, CPU)
     with pytest.MonkeyPatch.context() as on_a_cpu:
         on_a_cpu.setattr(experts, "has_triton", lambda device: False)
-        model = build_model(checkpoint.config, checkpoint.weights, max_positions=256, dtype=torch.float32, device=CPU)
+        model = build_model(
+            checkpoint.config, checkpoint.weights, max_positions=256, dtype=torch.float32, device=CPU,
+            quantization=quantization,
+        )  # fmt: skip
     assert not model.may_capture
     plain = LocalExecutor(model, TorchAttention(storage), storage)
     groups = [block_list([0]) for _ in storage.padding_blocks]
@@ -227,7 +239,7 @@ def test_an_engine_that_repeats_its_decode_steps_agrees_with_transformers(checkp
     ("name", "settings", "cause"),
     [
         ("llama", {"cuda_graphs": False}, None),
-        ("mixtral", {"quantization": "int8"}, "the format of its weights"),
+        ("mixtral", {"quantization": "fp8"}, "the format of its weights"),
         ("llama", {"quantization": "llm-int8"}, "the format of its weights"),
     ],
 )

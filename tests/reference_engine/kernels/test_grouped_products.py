@@ -5,7 +5,10 @@ import torch
 from triton.runtime import interpreter
 
 from bakeoff.reference_engine.kernels import grouped_products
+from bakeoff.reference_engine.kernels.code_words import Words
 from bakeoff.reference_engine.kernels.grouped_products import add_weighed, group, multiply_gathered, multiply_scattered
+from bakeoff.reference_engine.quantization import coded_linear, mxfp4
+from bakeoff.reference_engine.quantization.rounding import absmax, zero_point
 
 EXPERTS, OUTPUTS, INPUTS = 5, 70, 40
 
@@ -53,6 +56,40 @@ def test_products_and_sums_equal_those_of_each_expert(own, tokens, choices):
     values = multiply_scattered(inner, back, None, groups, batch_invariant=False)
     total = add_weighed(values, shares, chosen, own)
     torch.testing.assert_close(total.double(), exact, atol=2e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("own", [range(EXPERTS), range(2, 4)], ids=str)
+@pytest.mark.parametrize(("tokens", "choices"), [(0, 2), (1, 2), (90, 4)])
+@pytest.mark.parametrize(
+    ("quantise", "bias"),
+    [
+        (lambda weight: absmax(weight, 8, 96), True),
+        (lambda weight: absmax(weight, 4, 32), False),
+        (lambda weight: zero_point(weight, 4, 32), True),
+        (mxfp4.quantised, False),
+    ],
+    ids=["int8", "int4", "int4-zp", "mxfp4"],
+)
+def test_products_with_codes_equal_those_with_their_numbers(monkeypatch, quantise, bias, tokens, choices, own):
+    """Experts whose zeros are whole numbers beside one whose are not."""
+    monkeypatch.setattr(coded_linear, "has_triton", lambda device: True)
+    matrices = [quantise(torch.randn(128, 96) / 9).to(torch.device("cpu"), torch.float16) for _ in own]
+    if getattr(matrices[-1], "offsets", None) is not None:
+        matrices[-1].offsets[3, 1] += matrices[-1].scales[3, 1] / 3
+    weights = Words.stacked([matrix.linear(None).weight for matrix in matrices])
+    rows, chosen = torch.randn(tokens, 96).half(), routed(tokens, choices)
+    biases = torch.randn(len(own), 128).half() if bias else None
+    groups = group(chosen, own)
+    inner = multiply_gathered(rows, weights, biases, groups, batch_invariant=False)
+    for place, pair in enumerate(groups.order.tolist()):
+        expert = int(chosen.flatten()[pair]) - own.start
+        if 0 <= expert < len(own):
+            exact = matrices[expert].dequantised().double() @ rows[pair // choices].double()
+            exact += biases[expert] if bias else 0
+            torch.testing.assert_close(inner[place].double(), exact, atol=8e-3, rtol=4e-3)
+    values = multiply_scattered(rows[groups.order // choices], weights, biases, groups, batch_invariant=False)
+    is_own = ((chosen >= own.start) & (chosen < own.stop)).flatten()
+    assert torch.equal(values[groups.order][is_own[groups.order]], inner[is_own[groups.order]])
 
 
 @pytest.mark.usefixtures("in_order")
