@@ -144,7 +144,8 @@ def options_of(engine: str, options: argparse.Namespace) -> dict[str, Any]:
 
 def setup_of(engine: str, options: argparse.Namespace) -> str:
     """Digest of an engine's setup; the reference engine's includes its code, so that a change is measured again."""
-    digest = hashlib.sha256(json.dumps([options.raw, options.quantization, options_of(engine, options)]).encode())
+    settings = [options.raw, options.quantization, options.least_s, options_of(engine, options)]
+    digest = hashlib.sha256(json.dumps(settings).encode())
     for path in sorted(ROOT.glob("reference_engine/**/*")) if engine == "ours" else ():
         if path.suffix in {".py", ".cpp", ".h", ".cu"}:
             digest.update(path.read_bytes())
@@ -183,7 +184,7 @@ def measure(
                 runs.append(side.ask(prompts, cell.output))
             after_j = joules()
             warm_cell, answer = cell, mean_of(runs)
-            if before_j is not None and after_j is not None:
+            if before_j is not None and after_j is not None and "error" not in answer:
                 answer["joules"] = (after_j - before_j) / len(runs)
         results.add(engine, cell, repeat=repeat, **answer)
         if "error" in answer:
@@ -197,7 +198,7 @@ def mean_of(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
     *_, last = runs
     if "error" in last:
         return last
-    return {key: value and statistics.fmean(each[key] for each in runs) for key, value in last.items()}
+    return {key: None if value is None else statistics.fmean(each[key] for each in runs) for key, value in last.items()}
 
 
 def run(options: argparse.Namespace, cells: Sequence[Cell], results: Results, folder: Path) -> bool:

@@ -38,10 +38,11 @@ def main() -> None:
         for rows in (1, 7, 70, 600):
             product(correctness.random_rows(rows, inputs))
     cases = [correctness.PLAIN_CASES[0], *correctness.QUANTISED[:4]]
-    worst = max(error for _, error in correctness.case_errors(cases))
+    errors = list(correctness.case_errors(cases))
     torch.cuda.synchronize()
     bars = Bars()
-    bars.add("attention error", worst, "<=", 3e-2)  # as in `kernels`, of codes that are rounded to bf16
+    bars.add("attention error", max(error for name, error in errors if not name.endswith("long")), "<=", 1e-2)
+    bars.add("attention error, long chunks", max(error for _, error in errors), "<=", 3e-2)
     bars.add(
         "error of experts", max(error for _, error in itertools.islice(experts.errors(), _EXPERT_CASES)), "<=", 1e-2
     )

@@ -331,7 +331,7 @@ class Chunks:
 
     def _find_dense(self, group: int) -> "list[DenseChunks]":
         arrays, dense = self._arrays, list[DenseChunks]()
-        last_length = 0  # of the chunks of `dense[-1]`, where they have no past
+        last_length = 0  # of the chunks of `dense[-1]`, where they are not read from the cache
         for number in self._numbers[self._is_dense(self._storage.layout.groups[group])].tolist():
             row, start, length = (int(of[number]) for of in (arrays.rows, arrays.starts, arrays.lengths))
             is_read = start > 0 or not self._storage.is_plain  # new tokens are seen as they were rounded

@@ -1,10 +1,10 @@
 """Codes of a quantised KV cache in Triton kernels: encodes rows as `kv_cache.quantised` does, and decodes them.
 
-Codes become bfloat16 numbers in pairs, by integer operations on 32 bits. For int8 see `code_words`. The bits of an e4m3
-code are those of a bfloat16 number that is smaller by a factor of 2^120, subnormal ones among them, once they are moved
-to its places: bfloat16 has four more bits of exponent and of mantissa. `code_scales` and `rescaled` each bring back
-half of that factor, since all of it would leave float32's range. Import this module only where `has_triton` holds, or
-under Triton's interpreter.
+Codes become bfloat16 numbers in pairs, without a conversion. For int8 see `code_words`. The bits of an e4m3 code are
+those of a bfloat16 number that is smaller by a factor of 2^120, subnormal ones among them, once they are moved to its
+places: bfloat16 has four more bits of exponent and of mantissa. `code_scales` and `rescaled` each bring back half of
+that factor: times a large scale, all of it would leave float32's range. Import this module only where `has_triton`
+holds, or under Triton's interpreter.
 """
 
 # Kernels are written as Triton's users know them, and its decorator hides their types.

@@ -10,9 +10,9 @@ longest parts first.
 
 Codes of a quantised cache become numbers in registers. The scale of a key multiplies its scores and that of a value its
 shares, which are fewer than the elements of either. Codes of values are read two at a time, so that even and odd
-elements are summed apart. Keys and values that no query of the tile sees are not loaded but
-replaced by 0: the unwritten tail of a block, or a block that another sequence has left, may hold NaN, and 0 · NaN would
-spread. Import this module only where `has_triton` is true, or under Triton's interpreter.
+elements are summed apart. Keys and values that no query of the tile sees are not loaded but replaced by 0: the
+unwritten tail of a block, or a block that another sequence has left, may hold NaN, and 0 · NaN would spread. Import
+this module only where `has_triton` is true, or under Triton's interpreter.
 """
 
 # Kernels are written as Triton's users know them, and its decorator hides their types.
@@ -53,9 +53,10 @@ _INVARIANT_ROWS = 64  # of a tile of decodes and chunks alike; tensor cores of a
 _LONG_HEAD_BYTES = 256
 _KEY_TILE_BYTES = 16 << 10  # of keys, and as many of values, in shared memory for each pipeline stage
 _MAX_KEYS = 64
-# Stages of the loop over keys, of which loads of block numbers take half: two key tiles and one are in flight.
+# Stages of the loop over keys, of which loads of block numbers take half: two key tiles of chunks are in flight, one of
+# decodes, and two where their keys are codes.
 _CHUNK_STAGES, _DECODE_STAGES, _CODED_DECODE_STAGES = 5, 4, 5
-_WARPS, _CODED_DECODE_WARPS = 4, 2  # of tiles with few rows
+_WARPS, _CODED_DECODE_WARPS = 4, 2  # of tiles with few rows; fewer in bfloat16 only, of which two keep all in registers
 _MULTIPROCESSORS = 132  # of an H100 or H200
 _PROGRAMS = 3 * _MULTIPROCESSORS  # that share the keys of decodes; also bounds the extra parts of chunks
 _MOST_SPLITS, _MOST_SPLITS_OF_FEW_HEADS = 32, 64  # parts of the keys of a tile
@@ -315,7 +316,8 @@ def _launch(
         weights = torch.empty(num_places, heads, dtype=torch.float32, device=query.device)
     stages, warps = _CHUNK_STAGES, 8 if rows > 64 else _WARPS
     if rows == _MIN_ROWS:
-        stages, warps = (_CODED_DECODE_STAGES, _CODED_DECODE_WARPS) if encoding else (_DECODE_STAGES, _WARPS)
+        is_narrow = encoding and query.dtype == torch.bfloat16
+        stages, warps = (_CODED_DECODE_STAGES, _CODED_DECODE_WARPS) if is_narrow else (_DECODE_STAGES, _WARPS)
     early = early_start(query, None if batch_invariant else query.shape[0])
     _attend[(parts.shape[0] * kv_heads,)](
         out, mixed, weights, query, query if towards_sinks is None else towards_sinks, keys,

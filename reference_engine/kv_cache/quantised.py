@@ -62,7 +62,7 @@ class Int8:
     def decode(self, parts: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
         """See `Codec.decode`."""
         codes, scale = parts
-        return codes.to(dtype).mul_(scale.to(dtype))
+        return _scaled_back(codes.to(_product_dtype(dtype)), scale, dtype)
 
 
 class Fp8:
@@ -80,11 +80,12 @@ class Fp8:
     def decode(self, parts: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
         """See `Codec.decode`."""
         codes, scale = parts
+        wide = _product_dtype(dtype)
         if codes.is_cuda:
-            return codes.view(torch.float8_e4m3fn).to(dtype).mul_(scale.to(dtype))
+            return _scaled_back(codes.view(torch.float8_e4m3fn).to(wide), scale, dtype)
         # A look-up, because torch's own conversion on the CPU takes five times as long.
-        numbers = _e4m3_numbers(dtype).index_select(0, codes.flatten().int())
-        return numbers.view(codes.shape).mul_(scale.to(dtype))
+        numbers = _e4m3_numbers(wide).index_select(0, codes.flatten().int())
+        return _scaled_back(numbers.view(codes.shape), scale, dtype)
 
 
 class Int4:
@@ -164,6 +165,15 @@ def store_maker(kind: KvCacheDtypeName) -> StoreMaker:
     """Returns the constructor of a kind's stores; `auto` keeps elements as they are."""
     codec = _CODECS.get(kind)
     return PlainStore if codec is None else functools.partial(QuantisedStore, codec=codec)
+
+
+def _product_dtype(dtype: torch.dtype) -> torch.dtype:
+    """In which numbers are scaled: float16 would round small scales to few bits, or to 0."""
+    return torch.float32 if dtype == torch.float16 else dtype
+
+
+def _scaled_back(numbers: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return numbers.mul_(scale.to(numbers.dtype)).to(dtype)
 
 
 @functools.cache

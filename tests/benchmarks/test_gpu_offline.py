@@ -160,9 +160,10 @@ def test_a_measurement_is_the_mean_of_as_many_short_runs_as_take_long_enough(pat
 def test_a_measurement_of_which_a_run_fails_has_failed(path: Path):
     side = FakeSide(None, {"seconds": 0.25}, {"error": "no memory"})
     results = Results(path, SETUPS)
-    measure("ours", side, [(SMALL, 0), (SMALL, 1)], results, 100, least_s=1.0)
+    measure("ours", side, [(SMALL, 0), (SMALL, 1)], results, 100, iter((1.0, 9.0)).__next__, least_s=1.0)
     (record,) = results.of("ours", SMALL)
     assert (record["error"], len(side.asked)) == ("no memory", 3)
+    assert "joules" not in record
 
 
 def test_the_meter_counts_the_gpus_that_the_engines_may_use(monkeypatch: pytest.MonkeyPatch):

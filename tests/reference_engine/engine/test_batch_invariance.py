@@ -12,6 +12,7 @@ import torch
 from triton.runtime import interpreter
 
 import bakeoff.reference_engine.attention as attention_package
+from bakeoff.reference_engine.attention import triton_backend
 from bakeoff.reference_engine.attention.base import Span
 from bakeoff.reference_engine.attention.triton_backend import TritonAttention
 from bakeoff.reference_engine.core.config import EngineConfig
@@ -39,6 +40,8 @@ SIZE = 4  # tokens of a block
 @pytest.fixture(autouse=True)
 def _small_tiles(monkeypatch):
     """Small tiles, so that few tokens fill several and the interpreter has less to do."""
+    monkeypatch.setattr(triton_backend, "_attend_dense", None)  # whose bits depend on how a prompt is cut
+    monkeypatch.setattr(triton_backend, "LONG_CHUNK", 4)
     monkeypatch.setattr(paged_attention, "_MAX_KEYS", 16)
     monkeypatch.setattr(paged_attention, "_INVARIANT_ROWS", 16)
     monkeypatch.setattr(invariant_products, "_TILE_ROWS", 32)

@@ -1,6 +1,6 @@
 """The GPU path on the CPU: Triton's interpreter runs the kernels, and a step that is captured simply runs again.
 
-The interpreter multiplies bfloat16 as if it were integers (Triton 3.7): products are tested in the other dtypes.
+The interpreter multiplies bfloat16 as if it were integers (Triton 3.7), so `dot` is replaced here.
 """
 
 import math
@@ -13,6 +13,7 @@ import triton.language as tl
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn.functional import silu
+from triton.runtime import interpreter
 
 from bakeoff.reference_engine.attention import triton_backend
 from bakeoff.reference_engine.attention.base import Span, slot_mapping
@@ -44,6 +45,21 @@ ROUNDING = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 def assert_close(actual, exact):
     bound = ROUNDING[actual.dtype]
     torch.testing.assert_close(actual.double(), exact, atol=bound, rtol=bound)
+
+
+@pytest.fixture(autouse=True)
+def _bfloat16_products(monkeypatch):
+    multiply = interpreter.InterpreterBuilder.create_dot
+
+    def wide(operand):
+        return interpreter.TensorHandle((operand.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
+
+    def create_dot(builder, left, right, sums, *how):
+        if left.dtype == tl.bfloat16:
+            left, right = wide(left), wide(right)
+        return multiply(builder, left, right, sums, *how)
+
+    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", create_dot)
 
 
 @pytest.fixture(autouse=True)
@@ -244,10 +260,10 @@ def compare(layout, shape, size, dtype, group, scoring=PLAIN, kind="auto", *, lo
         if layer.shares is not None:
             key = value = None
         new = (part if part is None else part.float() for part in (key, value))
-        apart = torch.randn(query.shape) if looks_apart else None
-        exact = twin.attend(index, query.float(), *new, scoring, towards_sinks=apart)
+        apart = torch.randn(query.shape).to(dtype) if looks_apart else None
+        exact = twin.attend(index, query.float(), *new, scoring, towards_sinks=None if apart is None else apart.float())
         attended = step.attend(index, query, key, value, scoring, towards_sinks=apart)
-        bound = 1e-5 if dtype == torch.float32 else 5e-3
+        bound = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 3e-2}[dtype]
         torch.testing.assert_close(attended.float(), exact, atol=bound, rtol=bound)
     assert all(torch.equal(part.float(), twin.float()) for part, twin in zip(parts, exact_parts, strict=True))
 
@@ -294,8 +310,11 @@ def test_layers_with_windows_and_of_other_layers_equal_float32_attention(visible
 
 @pytest.mark.parametrize(
     ("kind", "dtype", "dim"),
-    [("int8", torch.float32, 24), ("int8", torch.float16, 64), ("fp8", torch.float32, 16), ("fp8", torch.float16, 80)],
-)
+    [
+        ("int8", torch.float32, 24), ("int8", torch.float16, 64), ("int8", torch.bfloat16, 40),
+        ("fp8", torch.float32, 16), ("fp8", torch.float16, 80), ("fp8", torch.bfloat16, 16),
+    ],
+)  # fmt: skip
 def test_quantised_caches_equal_float32_attention_to_the_same_codes(monkeypatch, kind, dtype, dim):
     """New tokens among them, however long their chunk is."""
     monkeypatch.setattr(triton_backend, "LONG_CHUNK", 10)
@@ -303,6 +322,20 @@ def test_quantised_caches_equal_float32_attention_to_the_same_codes(monkeypatch,
     layers = (LayerLayout(2, dim, dim, visible), LayerLayout(1, dim, dim), LayerLayout(2, dim, dim, visible, shares=0))
     compare(CacheLayout(layers[::2]), [(90, 1), (4, 1), (0, 12), (31, 7)], 4, dtype, 3, kind=kind)
     compare(CacheLayout(layers[1:2]), [(70, 1), (0, 12), (31, 5)], 4, dtype, 2, kind=kind)
+    compare(CacheLayout(layers[:1]), [(90, 1), (31, 7)], 4, dtype, 3, kind=kind, looks_apart=True)
+
+
+@pytest.mark.parametrize("kind", ["int8", "fp8"])
+def test_small_values_of_long_chunks_keep_their_bits_in_float16(monkeypatch, kind):
+    monkeypatch.setattr(triton_backend, "LONG_CHUNK", 10)
+    layout = CacheLayout((LayerLayout(2, 32, 32),))
+    storage, exact_storage = (storage_of(layout, 4, dtype, kind)[0] for dtype in (torch.float16, torch.float32))
+    query, key, value = torch.randn(12, 6, 32).half().split(2, dim=1)
+    value = value * 1e-4
+    span = Span([block_list(range(3))], 0, 12)
+    attended = TritonAttention(storage).begin_step([span]).attend(0, query, key, value)
+    exact = NaiveAttention(exact_storage).begin_step([span]).attend(0, query.float(), key.float(), value.float())
+    assert (attended.float() - exact).norm() < 3e-3 * exact.norm()
 
 
 @triton.jit
