@@ -283,7 +283,8 @@ def base_url(url: str) -> str:
     Raises:
         BadOption: the address is not http or https.
     """
-    if not url.startswith(("http://", "https://")):
+    url = url.strip()
+    if not url.lower().startswith(("http://", "https://")):
         raise BadOption(f"url must begin with http:// or https://, not {url!r}")
     try:
         parts = urllib.parse.urlsplit(url)

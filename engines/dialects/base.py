@@ -39,7 +39,8 @@ class Usage(msgspec.Struct, frozen=True):
         cached_tokens: part of the prompt that came from the prefix cache.
         in_choice: whether its chunk also had choices; some clients read usage only from chunks without choices.
         reasoning_tokens: part of the answer that is reasoning.
-        total_tokens: of prompt and answer, where reasoning is stated: it tells whether ``output_tokens`` includes it.
+        total_tokens: of prompt and answer, where reasoning is stated, since it tells whether ``output_tokens`` includes
+            it, or where ``output_tokens`` is not.
         image_tokens: part of the prompt that are images.
     """
 

@@ -1,18 +1,26 @@
 """Error messages in one line, from the shapes in which servers of the OpenAI format report errors.
 
 vLLM and OpenAI send ``{"error": {"message": …}}``, older servers ``{"message": …}`` or ``{"error": "…"}``, and FastAPI
-sends ``{"detail": …}``.
+sends ``{"detail": …}``. Gateways have ``errors``, ``error_msg`` beside ``error_code`` (Baidu), ``base_resp`` (MiniMax),
+``code`` and ``msg``, or an error in a choice or its delta (OpenRouter).
 """
 
+import json
+import math
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
 from bakeoff.engines.dialects.base import StreamFault
+from bakeoff.engines.dialects.values import items, mapping, number, text
 
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """Exceptions of decoding invalid data: not JSON or another shape, invalid UTF-8, too deep nesting."""
 _MAX_CHARS = 500
+_ERRORS = ("error", "errors", "error_msg", "error_message", "err_msg", "errmsg", "exception")
+_MESSAGES = ("message", "msg", "detail", "error_msg", "error_message", "status_msg", "title", "reason")
+_LEAST_ERROR_STATUS = 400
 
 
 def refusal(status: int, body: bytes) -> str:
@@ -31,16 +39,67 @@ def unreadable(error: Exception, data: bytes) -> StreamFault:
     return StreamFault(f"not a chunk of this format ({error}): {clip(data)}")
 
 
+def error_in(chunk: Mapping[str, Any]) -> str | None:
+    """The message of an error that an event of a stream holds; None if it holds none."""
+    for holder in (chunk, *_choices_and_deltas(chunk)):
+        for name in _ERRORS:
+            if holder.get(name):
+                return error_text(holder[name])
+    result = mapping(chunk.get("base_resp"))
+    if result.get("status_code"):
+        return error_text(result)
+    if chunk.get("object") == "error" or chunk.get("type") == "error":
+        return error_text(chunk)
+    if not chunk.keys() & {"choices", "usage"}:
+        status = number(chunk.get("code")) or number(chunk.get("status"))
+        if any(chunk.get(name) for name in ("message", "detail")) or (status or 0) >= _LEAST_ERROR_STATUS:
+            return error_text(chunk)
+    return None
+
+
+def _choices_and_deltas(chunk: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    choices = [mapping(choice) for choice in items(chunk.get("choices"))]
+    return [*choices, *(mapping(choice.get("delta")) for choice in choices)]
+
+
+def lenient_json(data: bytes) -> Any:  # noqa: ANN401  (any JSON value)
+    """JSON as Python's and JavaScript's servers write it, with NaN, infinities, and characters that were cut in two.
+
+    Numbers that are not finite become None, and what is no character becomes U+FFFD.
+
+    Raises:
+        ValueError: it is not JSON.
+        RecursionError: it is nested too deeply.
+    """
+    return _mended(json.loads(data.decode("utf-8", "replace")))
+
+
+def _mended(value: Any) -> Any:  # noqa: ANN401
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, list):
+        return [_mended(part) for part in value]
+    return {_mended(key): _mended(part) for key, part in value.items()} if isinstance(value, dict) else value
+
+
 def error_text(error: Any) -> str:  # noqa: ANN401  (engines send strings, lists and objects)
     """The message of an error, or the whole error if it has none."""
-    if isinstance(error, dict) and isinstance(message := error.get("message"), str):
-        field = error.get("param")
+    if isinstance(error, list) and len(error) == 1 and _message(error[0]):
+        (error,) = error
+    if message := _message(error):
+        field = mapping(error).get("param")
         named = f"{message} (field {field})" if isinstance(field, str) and field not in message else message
         return clip(named.encode())
     return clip(error.encode() if isinstance(error, str) else msgspec.json.encode(error))
 
 
+def _message(error: Any) -> str:  # noqa: ANN401
+    return next(filter(None, (text(mapping(error).get(name)) for name in _MESSAGES)), "")
+
+
 def clip(data: bytes, max_chars: int = _MAX_CHARS) -> str:
     """``data`` as one line of at most so many characters."""
-    text = " ".join(data.decode("utf-8", "replace").split())
-    return text if len(text) <= max_chars else f"{text[:max_chars]}…"
+    line = " ".join(data.decode("utf-8", "replace").split())
+    return line if len(line) <= max_chars else f"{line[:max_chars]}…"

@@ -29,6 +29,13 @@ from bakeoff.workloads.types import Turn
 
 STREAM_HEADERS = {"content-type": "application/json", "accept": "text/event-stream"}
 
+_SAYS_NOTHING = frozenset({b"null", b"[]", b"ping", b"pong", b"heartbeat", b"keepalive", b"keep-alive", b"keep_alive"})
+"""Events that keep a connection open."""
+_REASONING_FIELDS = (
+    "reasoning_content", "reasoning", "reasoning_text", "thinking", "thinking_content", "thought", "thoughts",
+    "reasoning_details", "thinking_blocks",
+)  # fmt: skip
+"""Of a delta, by DeepSeek, OpenRouter, MiniMax, LiteLLM and others; some send the same words in several."""
 _REASONING_PARTS = frozenset({"thinking", "reasoning", "reasoning.text", "reasoning.summary", "summary_text"})
 
 
@@ -86,11 +93,15 @@ class OpenAiDialect:
 
     def events(self, data: bytes) -> list[Event]:
         """Decode one payload; see :class:`~bakeoff.engines.dialects.base.EventReader`."""
-        if data.startswith(b"[DONE]"):
+        if data.startswith(b"[DONE]") or data.strip().strip(b'"').lower() in _SAYS_NOTHING:
             return []
         try:
-            return _chunk_events(msgspec.json.decode(data, type=dict[str, Any]), data)
-        except failures.UNREADABLE as error:
+            try:
+                chunk = msgspec.json.decode(data, type=dict[str, Any])
+            except (msgspec.DecodeError, UnicodeDecodeError):
+                chunk = msgspec.convert(failures.lenient_json(data), dict[str, Any])
+            return _chunk_events(chunk)
+        except (*failures.UNREADABLE, ValueError) as error:
             return [failures.unreadable(error, data)]
 
     def refusal(self, status: int, body: bytes) -> str:
@@ -111,17 +122,14 @@ def passages_request(turn: Turn, model: str) -> HttpRequest:
     return HttpRequest("/v1/rerank", headers, msgspec.json.encode(body), is_streamed=False)
 
 
-def _chunk_events(chunk: Mapping[str, Any], data: bytes) -> list[Event]:
+def _chunk_events(chunk: Mapping[str, Any]) -> list[Event]:
     """Events of a chunk.
 
     Raises:
         msgspec.ValidationError: choices or their text have a type that no server sends.
     """
-    if chunk.get("error"):
-        return [StreamFault(failures.error_text(chunk["error"]))]
-    message = chunk.get("detail") or chunk.get("message")
-    if chunk.get("object") == "error" or (message and not chunk.keys() & {"choices", "usage"}):
-        return [StreamFault(failures.error_text(message) if message else failures.clip(data))]
+    if (error := failures.error_in(chunk)) is not None:
+        return [StreamFault(error)]
     choices = msgspec.convert(chunk.get("choices") or [], list[dict[str, Any]])
     events = [event for choice in choices for event in choice_events(choice)]
     nested = (choice.get("usage") for choice in choices)  # as Moonshot sends it; Groq has a field of its own
@@ -135,7 +143,7 @@ def choice_events(choice: Mapping[str, Any]) -> list[Event]:
     delta = mapping(choice.get("delta"))
     thoughts, said = _parts(delta.get("content"))
     calls = delta.get("tool_calls") or delta.get("function_call")
-    shown = text(delta.get("reasoning_content")) or text(delta.get("reasoning")) or _details(delta)
+    shown = next(filter(None, (_words(delta.get(name)) for name in _REASONING_FIELDS)), "")
     pieces = [
         (TokenKind.REASONING, shown or thoughts),
         (TokenKind.TEXT, msgspec.convert(choice.get("text") or "", str) or said or text(delta.get("refusal"))),
@@ -145,7 +153,8 @@ def choice_events(choice: Mapping[str, Any]) -> list[Event]:
     # A chunk with several pieces does not tell which ids belong to which piece; the last piece gets them all.
     events: list[Event] = [TokenDelta(piece, kind=kind) for kind, piece in present[:-1]]
     logprobs = _log_probs(mapping(choice.get("logprobs")))
-    events += [TokenDelta(piece, ids, logprobs, kind) for kind, piece in present[-1:]]
+    tokens = None if ids or logprobs is None or len(present) > 1 else len(logprobs)
+    events += [TokenDelta(piece, ids, logprobs, kind, tokens) for kind, piece in present[-1:]]
     if not present:
         events.append(EmptyChunk())
     if isinstance(choice.get("finish_reason"), str):
@@ -169,10 +178,12 @@ def _parts(content: Any) -> tuple[str, str]:  # noqa: ANN401  (a string or parts
     return thoughts, said
 
 
-def _details(delta: Mapping[str, Any]) -> str:
-    """Reasoning in the list ``reasoning_details`` of OpenRouter and MiniMax."""
-    parts = map(mapping, items(delta.get("reasoning_details")))
-    return "".join(text(part.get("text")) or text(part.get("summary")) for part in parts)
+def _words(value: Any) -> str:  # noqa: ANN401  (a string, an object or parts)
+    """The text of a string, of a part of a message, or of several."""
+    if isinstance(value, dict):
+        names = ("text", "summary", "thinking", "content", "reasoning")
+        return next(filter(None, (_words(value.get(name)) for name in names)), "")
+    return text(value) or "".join(map(_words, items(value)))
 
 
 def _log_probs(found: Mapping[str, Any]) -> tuple[float, ...] | None:

@@ -2,15 +2,20 @@
 
 Follows https://html.spec.whatwg.org/multipage/server-sent-events.html: lines end in LF, CRLF or CR; a blank line ends
 an event; one space after ``data:`` is dropped; several ``data`` lines of one event are joined by LF; lines that begin
-with a colon are comments; an event that the end of the stream truncates is dropped; a byte order mark at the beginning
-is ignored. The parser works on bytes, so reads may split UTF-8 characters.
+with a colon are comments; an event without data is dropped; a byte order mark at the beginning is ignored. The parser
+works on bytes, so reads may split UTF-8 characters. Two things go beyond the standard: events whose type is that of a
+keep-alive are dropped, and :meth:`SseParser.rest` has what an event without its blank line holds.
 """
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
+_KEEP_ALIVE = frozenset({b"ping", b"pong", b"heartbeat", b"keepalive", b"keep-alive", b"keep_alive", b"hb"})
+_ERROR_TYPES = (b"error", b"exception")
+
+
 class ErrorData(bytes):
-    """The ``data`` of an event whose type is ``error``."""
+    """The ``data`` of an event whose type says that it is an error."""
 
 
 class SseParser:
@@ -20,7 +25,7 @@ class SseParser:
         self._line = bytearray()
         self._data: list[bytes] = []
         self._after_cr = False
-        self._is_error = False
+        self._type = b""
         self._is_first_line = True
 
     def feed(self, chunk: bytes) -> list[bytes]:
@@ -44,17 +49,23 @@ class SseParser:
         self._line += lines[-1]
         return events
 
+    def rest(self) -> bytes:
+        """The ``data`` of an event that has no blank line behind it, at the end of a stream; empty if there is none."""
+        if self._line:
+            self._take_line(bytes(self._line), [])
+        return b"" if self._type in _KEEP_ALIVE else b"\n".join(self._data)
+
     def _take_line(self, line: bytes, events: list[bytes]) -> None:
         if not line:
-            if self._data:
-                data = b"\n".join(self._data)
-                events.append(ErrorData(data) if self._is_error else data)
-                self._data = []
-            self._is_error = False
+            data = b"\n".join(self._data)
+            if data and self._type not in _KEEP_ALIVE:
+                is_error = any(word in self._type for word in _ERROR_TYPES)
+                events.append(ErrorData(data) if is_error else data)
+            self._data, self._type = [], b""
             return
         field, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if field == b"data":
             self._data.append(value)
         elif field == b"event":
-            self._is_error = value == b"error"
+            self._type = value.strip().lower()

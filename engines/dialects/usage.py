@@ -23,12 +23,13 @@ _IMAGES = (
 def stated_usage(usage: Mapping[str, Any], *, in_choice: bool = False) -> Usage:
     """The counts of a usage object."""
     reasoning = first_count(usage, *_REASONING) or None
+    output = first_count(usage, "completion_tokens", "output_tokens")
     return Usage(
         first_count(usage, "prompt_tokens", "input_tokens"),
-        first_count(usage, "completion_tokens", "output_tokens"),
+        output,
         first_count(usage, *_CACHED),
         in_choice,
         reasoning,
-        first_count(usage, "total_tokens") if reasoning else None,
+        first_count(usage, "total_tokens") if reasoning or output is None else None,
         first_count(usage, *_IMAGES),
     )

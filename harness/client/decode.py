@@ -38,11 +38,13 @@ _TRANSPORT_OUTCOMES = {
 }
 
 _NO_REASON = frozenset({"", "null", "none"})
-_GIVEN_UP = frozenset({
-    "abort", "aborted", "cancel", "cancelled", "canceled", "engine_overloaded", "error", "exception", "fail", "failed",
-    "insufficient_system_resource", "internal_error", "network_error", "server_error", "timeout",
-})  # fmt: skip
-"""Finish reasons, in lower case, that say nothing, and those of an answer that the server gave up."""
+_GIVEN_UP = (
+    "abort", "cancel", "crash", "disconnect", "error", "evict", "exception", "fail", "insufficient_system",
+    "interrupt", "kv_cache", "out_of_memory", "overload", "preempt", "timed_out", "timeout",
+)  # fmt: skip
+"""Finish reasons, in lower case, that say nothing; and parts of those of an answer that the server gave up."""
+_REPEATING = 4
+"""Chunks that must each begin with the one before, so that they are taken for the whole text so far."""
 _LETTERS = {TokenKind.TEXT: "t", TokenKind.REASONING: "r", TokenKind.TOOL: "c"}
 _GZIP = b"\x1f\x8b"
 _COMPRESSED = "the answer is compressed, although no compression was asked for; switch it off in the proxy"
@@ -64,6 +66,7 @@ class DecodedStream(msgspec.Struct):
         finish: finish reason of the engine.
         fault: first failure that the engine reported.
         answer_id: ``id`` of the first event.
+        is_continued: whether tokens came behind a finish reason, which then ends nothing.
     """
 
     deltas: list[tuple[int, TokenDelta]] = []
@@ -76,11 +79,14 @@ class DecodedStream(msgspec.Struct):
     finish: str | None = None
     fault: str | None = None
     answer_id: str | None = None
+    is_continued: bool = False
 
     @property
     def is_whole(self) -> bool:
         """Whether the server said that the answer is complete: by a reason, or by its usage and the end mark."""
-        return self.finish is not None or (self.is_done and self.usage.output_tokens is not None)
+        if self.is_done and (self.finish is not None or self.usage.output_tokens is not None):
+            return True
+        return self.finish is not None and not self.is_continued
 
 
 class Reads(Protocol):
@@ -137,9 +143,10 @@ def decode_stream(stream: StreamRecord, dialect: Dialect, tokenizer: Tokenizer |
     outcome, error = _outcome(stream, decoded, refused, by_closing=dialect.ends_by_closing)
     usage = decoded.usage
     pieces = [delta for _, delta in decoded.deltas]
-    output_tokens = streamed_tokens(usage, pieces)
+    own = _own_counts(decoded) if stream.is_streamed else None
+    output_tokens = streamed_tokens(usage, pieces) if own is None else sum(own)
     if stream.is_streamed:
-        deltas = decoded.deltas if output_tokens != usage.output_tokens else _counted(decoded)
+        deltas = decoded.deltas if own is None and output_tokens != usage.output_tokens else _counted(decoded)
         counts, source = token_counts(deltas, output_tokens, tokenizer, stream.requested_output_tokens)
     else:
         counts, source = counts_of_whole(pieces, output_tokens, tokenizer)
@@ -190,7 +197,32 @@ def read_stream(stream: Reads, dialect: Dialect) -> DecodedStream:
             decoded.answer_id = _answer_id(payloads[0])
         if payloads:
             decoded.last_event_ns = t_ns
+    _read_rest(decoded, stream, reader, parser.rest())
+    _subtract_repeated(decoded)
     return decoded
+
+
+def _read_rest(decoded: DecodedStream, stream: Reads, reader: EventReader, data: bytes) -> None:
+    """Add an event that has no blank line behind it, if it is whole."""
+    events = _events(reader, data) if data else []
+    if events and not any(isinstance(event, StreamFault) for event in events):
+        for event in events:
+            _add(decoded, stream.read_ns[-1], event)
+        decoded.last_event_ns = stream.read_ns[-1]
+    decoded.is_done = decoded.is_done or data.startswith(b"[DONE]")
+
+
+def _subtract_repeated(decoded: DecodedStream) -> None:
+    """Leave only what is new in deltas of which each repeats the whole text so far."""
+    texts = [delta.text for _, delta in decoded.deltas]
+    grows = all(len(before) < len(after) and after.startswith(before) for before, after in pairwise(texts))
+    if len(texts) < _REPEATING or not grows or any(delta.token_ids for _, delta in decoded.deltas):
+        return
+    starts = [0, *map(len, texts)]
+    decoded.deltas = [
+        (t_ns, msgspec.structs.replace(delta, text=delta.text[start:]))
+        for (t_ns, delta), start in zip(decoded.deltas, starts, strict=False)
+    ]
 
 
 def _read_whole(decoded: DecodedStream, stream: Reads) -> None:
@@ -257,6 +289,7 @@ def _add(decoded: DecodedStream, t_ns: int, event: Event) -> None:
     match event:
         case TokenDelta():
             decoded.deltas.append((t_ns, event))
+            decoded.is_continued = decoded.is_continued or decoded.finish is not None
         case EmptyChunk():
             decoded.empty_chunk_ns.append(t_ns)
         case Usage():
@@ -271,7 +304,8 @@ def _add(decoded: DecodedStream, t_ns: int, event: Event) -> None:
 
 def _end(decoded: DecodedStream, reason: str) -> None:
     word = reason.strip().lower()
-    if word in _GIVEN_UP:
+    words = word.replace(" ", "_").replace("-", "_")
+    if word == "oom" or any(part in words for part in _GIVEN_UP):
         decoded.fault = decoded.fault or f"the server gave up the answer: its finish reason is '{reason}'"
     elif word not in _NO_REASON:
         decoded.finish = reason
@@ -287,8 +321,13 @@ def _merged(decoded: DecodedStream, newer: Usage) -> Usage:
 
 
 def _counted(decoded: DecodedStream) -> list[tuple[int, TokenDelta]]:
-    """The deltas, each with its token count if the usage so far stood behind every one of them."""
+    """The deltas, each with its token count if usage stood behind every one of them."""
     deltas, totals = decoded.deltas, dict(decoded.stated)
+    if (own := _own_counts(decoded)) is not None:
+        return [
+            (t_ns, msgspec.structs.replace(delta, tokens=count))
+            for (t_ns, delta), count in zip(deltas, own, strict=True)
+        ]
     so_far = [totals.get(number) for number in range(1, len(deltas) + 1)]
     totals_known = [total for total in so_far if total is not None]
     added = [after - before for before, after in pairwise([0, *totals_known])]
@@ -297,6 +336,18 @@ def _counted(decoded: DecodedStream) -> list[tuple[int, TokenDelta]]:
     return [
         (t_ns, msgspec.structs.replace(delta, tokens=count)) for (t_ns, delta), count in zip(deltas, added, strict=True)
     ]
+
+
+def _own_counts(decoded: DecodedStream) -> list[int] | None:
+    """The tokens of each delta, where the usage behind each states only its own; None where it states totals.
+
+    A total cannot be smaller than the number of chunks so far, unless it is stale, and then it is 0.
+    """
+    deltas, totals = decoded.deltas, dict(decoded.stated)
+    counts = [totals.get(number, 0) for number in range(1, len(deltas) + 1)]
+    if len(deltas) < _REPEATING or min(counts) < 1 or counts[-1] >= len(deltas):
+        return None
+    return counts
 
 
 def _no_stream(stream: StreamRecord, dialect: Dialect) -> str | None:
@@ -333,7 +384,9 @@ def _outcome(
         return Outcome.HTTP_ERROR, refused
     if decoded.fault is not None and stream.end is not StreamEnd.TOO_LARGE:
         return Outcome.STREAM_ERROR, decoded.fault
-    if stream.end is not StreamEnd.COMPLETE:
+    is_told = decoded.is_done or decoded.usage.output_tokens is not None
+    is_reset_after = stream.end is StreamEnd.RESET and decoded.is_whole and is_told
+    if stream.end is not StreamEnd.COMPLETE and not is_reset_after:
         return _TRANSPORT_OUTCOMES[stream.end], stream.detail
     if not decoded.is_whole and not by_closing:
         return Outcome.TRUNCATED, f"the {'stream' if stream.is_streamed else 'answer'} ended without a finish reason"

@@ -132,9 +132,11 @@ def streamed_tokens(usage: Usage, deltas: Iterable[TokenDelta]) -> int | None:
         deltas: chunks with tokens.
     """
     output, reasoning = usage.output_tokens, usage.reasoning_tokens or 0
+    total = None if usage.total_tokens is None else usage.total_tokens - (usage.prompt_tokens or 0)
+    if output is None and usage.prompt_tokens is not None and total:
+        output = total
     if output is None or not reasoning:
         return output
-    total = None if usage.total_tokens is None else usage.total_tokens - (usage.prompt_tokens or 0)
     is_beside = total == output + reasoning or output < reasoning
     return (output + reasoning if is_beside else output) - (hidden_tokens(usage, deltas) or 0)
 

@@ -129,6 +129,7 @@ def _answer(line: _Line) -> Answer:
         error=None if error is None else f"{error.type or 'error'}: {error.message or ''}".strip(),
         status=code,
         was_cancelled=about.was_cancelled,
+        is_whole=not first_ms and bool(last_ms),
     )
 
 

@@ -17,6 +17,7 @@ from bakeoff.results.errors import UNDECODABLE, NotImportable
 from bakeoff.results.log.consistency import MAX_SPAN_S, MAX_TOKENS
 from bakeoff.results.records import Load, Outcome, Phase, RequestRecord, StreamEnd, TokenSource
 from bakeoff.results.units import NS_PER_S
+from bakeoff.results.views.imported import UNMEASURED
 
 Spread = Callable[[Sequence[int], int], list[int]]
 """(arrival times, number of tokens) → tokens per chunk."""
@@ -148,7 +149,9 @@ def _request(result: VllmResult, i: int, spread: Spread) -> RequestRecord:
     queued_s = result.queue_times[i] if result.queue_times and result.load.rate_per_s is not None else 0.0
     tokens, error = result.column("output_lens")[i], result.column("errors")[i]
     ttft_s, gaps_s = result.column("ttfts")[i], result.column("itls")[i]
-    is_empty = not error and not tokens and not gaps_s and ttft_s <= 0  # a time of 0 is no measurement
+    is_empty = not error and not tokens and not gaps_s and ttft_s <= 0
+    is_unmeasured = not error and not is_empty and ttft_s <= 0
+    error = UNMEASURED if is_unmeasured else error
     times = [] if error or is_empty else _arrivals_ns(sent_s, ttft_s, gaps_s)
     first, last = _token_chunks(len(times), tokens, chat=result.chat)
     chunks = times[first:last]
@@ -161,7 +164,7 @@ def _request(result: VllmResult, i: int, spread: Spread) -> RequestRecord:
         planned_ns=sent_ns - round(queued_s * NS_PER_S),
         sent_ns=sent_ns,
         ended_ns=times[-1] if times else sent_ns,
-        outcome=Outcome.EMPTY if is_empty else _outcome(error),
+        outcome=Outcome.EMPTY if is_empty else Outcome.STREAM_ERROR if is_unmeasured else _outcome(error),
         status=None if error else 200,
         end=None if error else StreamEnd.COMPLETE,
         first_byte_ns=times[0] if times else None,

@@ -48,6 +48,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
         error: why it failed; None if it did not.
         status: HTTP status, if it failed with one.
         was_cancelled: whether the tool gave it up at its end.
+        is_whole: whether it came as a whole if no arrival is known, at its end.
     """
 
     session: str
@@ -62,6 +63,17 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     status: int | None = None
     was_cancelled: bool = False
+    is_whole: bool = False
+
+
+UNMEASURED = "the file states 0 s to the first token, which is no measurement"
+_MAX_CLOCK_S = 9e9
+"""Seconds since 1970, or since a machine started, that nanoseconds in 64 bits can count."""
+
+
+def is_unmeasured(start_s: float, arrivals_s: Sequence[float]) -> bool:
+    """Whether an answer's first token is stated to have come when its request was sent, as tools do without a time."""
+    return bool(arrivals_s) and arrivals_s[0] <= start_s
 
 
 def record_of(answer: Answer, index: int, place: str) -> RequestRecord:
@@ -81,11 +93,16 @@ def record_of(answer: Answer, index: int, place: str) -> RequestRecord:
     planned_s = answer.start_s if answer.planned_s is None else answer.planned_s
     times = [planned_s, answer.start_s, *answer.arrivals_s, answer.end_s]
     is_odd = not all(map(math.isfinite, times)) or times != sorted(times) or times[-1] - times[0] > MAX_SPAN_S
+    is_odd = is_odd or abs(times[-1]) > _MAX_CLOCK_S
     if is_odd or not 0 <= answer.tokens <= MAX_TOKENS or not 0 <= (answer.prompt_tokens or 0) <= MAX_TOKENS:
         raise NotImportable(f"{place}: request {index} has impossible times or numbers of tokens; correct the file")
+    if answer.error is None and is_unmeasured(answer.start_s, answer.arrivals_s):
+        error = UNMEASURED if answer.tokens or len(answer.arrivals_s) > 1 else None
+        answer = msgspec.structs.replace(answer, arrivals_s=(), error=error)
     has_failed = answer.error is not None or answer.was_cancelled
-    arrivals = [] if has_failed else [_ns(time_s) for time_s in answer.arrivals_s]
-    counts, source = _counts(arrivals, answer.tokens)
+    is_whole = not has_failed and not answer.arrivals_s and answer.tokens > 0 and answer.is_whole
+    arrivals = [] if has_failed else [_ns(time_s) for time_s in ((answer.end_s,) if is_whole else answer.arrivals_s)]
+    counts, source = ([answer.tokens], TokenSource.COUNTS) if is_whole else _counts(arrivals, answer.tokens)
     return RequestRecord(
         index=index,
         phase=Phase.MEASURED,
@@ -96,6 +113,7 @@ def record_of(answer: Answer, index: int, place: str) -> RequestRecord:
         ended_ns=_ns(answer.end_s),
         outcome=_outcome(answer, arrivals),
         status=answer.status if has_failed else 200,
+        is_streamed=not is_whole,
         end=None if has_failed else StreamEnd.COMPLETE,
         first_byte_ns=arrivals[0] if arrivals else None,
         chunk_ns=arrivals,

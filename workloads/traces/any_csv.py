@@ -7,6 +7,7 @@ import msgspec
 from bakeoff.workloads.options import nearest
 from bakeoff.workloads.rng import Seed
 from bakeoff.workloads.traces.checks import Clock, amount, epoch_s, tokens
+from bakeoff.workloads.traces.grouping import IDLE_S
 from bakeoff.workloads.traces.reading import bad
 from bakeoff.workloads.traces.row import TraceRow
 from bakeoff.workloads.traces.table import Header, table
@@ -57,7 +58,11 @@ class Csv(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def notes(self) -> list[str]:
         """What is left out of the trace."""
-        return ["csv: lengths and times as recorded; rows with 0 output tokens count as failed and are left out"]
+        unit = "seconds" if self.time_unit_s == 1 else f"units of {self.time_unit_s:g} s"
+        return [
+            f"csv: lengths as recorded, times in {unit}; rows with 0 output tokens count as failed and are left out",
+            f"csv: a session has ended if it has no row for {IDLE_S:g} s",
+        ]
 
     def _row(self, fields: Mapping[str, str], clock: Clock) -> TraceRow | None:
         """A request, or None if it failed.

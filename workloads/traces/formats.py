@@ -18,6 +18,7 @@ from bakeoff.workloads.traces.burstgpt import BurstGpt
 from bakeoff.workloads.traces.claude_code import ClaudeCode
 from bakeoff.workloads.traces.claude_code_flat import ClaudeCodeFlat
 from bakeoff.workloads.traces.guidellm import GuideLlm
+from bakeoff.workloads.traces.json_array import BYTE_ORDER_MARK
 from bakeoff.workloads.traces.mlperf_endpoints import MlperfEndpoints
 from bakeoff.workloads.traces.mooncake import Mooncake
 from bakeoff.workloads.traces.openai_jsonl import OpenAiJsonl
@@ -77,7 +78,7 @@ _FORMATS = {
     "guidellm": _Format(GuideLlm, "GuideLLM conversation graphs: JSON lines of turns with parents, text or lengths"),
     "aiperf-dag": _Format(AiPerfDag, "AIPerf conversations that fork and spawn each other: JSON lines with their text"),
     "servegen": _Format(ServeGen, "ServeGen: a folder of client tables from which requests are drawn"),
-    "sharegpt": _Format(ShareGpt, "ShareGPT: one JSON array of conversations with their text"),
+    "sharegpt": _Format(ShareGpt, "ShareGPT: conversations with their text, in one JSON array or JSON lines"),
     "openai-jsonl": _Format(OpenAiJsonl, "OpenAI request bodies or Batch API lines, with their text"),
     "questions": _Format(Questions, "prompt sets: JSON lines with turns, prompt, question or instruction"),
     "bfcl": _Format(Bfcl, "Berkeley Function-Calling Leaderboard: questions with functions; answers are scored"),
@@ -111,6 +112,7 @@ _JSON_FORMATS = (
     ("mooncake", {"messages", "output_length"}),
     ("mooncake", {"messages", "delay"}),
     ("mooncake", {"payload"}),
+    ("sharegpt", {"conversations"}),
     ("openai-jsonl", {"messages"}),
     ("openai-jsonl", {"custom_id", "body"}),
     ("openai-jsonl", {"prompt", "model"}),
@@ -125,6 +127,19 @@ _JSON_FORMATS = (
     ("mlperf-endpoints", {"_type"}),
 )
 """Keys that the first object must have, more specific sets first."""
+_OTHER_KINDS = {
+    b"\x28\xb5\x2f\xfd": "is compressed by Zstandard; decompress it first (unzstd)",
+    b"BZh": "is compressed by bzip2; decompress it first (bunzip2)",
+    b"\xfd7zXZ": "is compressed by xz; decompress it first (unxz)",
+    b"PK\x03\x04": "is a ZIP archive or an Excel sheet; unpack it, or save it as CSV",
+    b"PAR1": "is Parquet; convert it, as by pandas: read_parquet(FILE).to_json(OUT, orient='records', lines=True)",
+    b"\xff\xfe": "is UTF-16; convert it (iconv -f UTF-16 -t UTF-8)",
+    b"\xfe\xff": "is UTF-16; convert it (iconv -f UTF-16 -t UTF-8)",
+    b"version https://git-lfs": "is a pointer of Git LFS; fetch the file itself (git lfs pull)",
+    b"<!doctype": "is a web page; fetch the file that it shows",
+    b"<html": "is a web page; fetch the file that it shows",
+}
+"""Files of other kinds by how they begin, and what to do."""
 _FOLDER_FORMATS = ("claude-code", "agentperf", "otel")
 """JSON formats of which a folder can be given."""
 _CSV_FORMATS = (
@@ -159,8 +174,29 @@ def detect(path: str) -> str:
     """
     name = _folder_format(Path(path)) if Path(path).is_dir() else _file_format(path)
     if name is None:
-        raise bad(path, None, f"is not in a known trace format; give its format: {', '.join(sorted(_FORMATS))}")
+        problem = None if Path(path).is_dir() else _kind_of(path)
+        raise bad(
+            path, None,
+            problem or f"is not in a known trace format; give its format: {', '.join(sorted(_FORMATS))}",
+        )  # fmt: skip
     return name
+
+
+def _kind_of(path: str) -> str | None:
+    """What a file is that no format reads, and what makes it readable; None if that is not known."""
+    with opened(path) as file:
+        head = file.read(_HEAD_BYTES).removeprefix(BYTE_ORDER_MARK).lstrip()
+    for start, kind in _OTHER_KINDS.items():
+        if head[: len(start)].lower() == start.lower():
+            return kind
+    if re.match(rb"\[\s*\{", head):
+        return "is one JSON array; write one object a line, as by: jq -c '.[]' FILE > FILE.jsonl"
+    line = head.partition(b"\n")[0].decode(errors="replace").strip()
+    for separator, name in ((";", "semicolons"), ("\t", "tabs"), ("|", "bars")):
+        columns = {column.strip().strip('"') for column in line.split(separator)}
+        if any(needed <= columns for _, needed in _CSV_FORMATS):
+            return f"separates its columns by {name}; save it with commas"
+    return None
 
 
 def _folder_format(folder: Path) -> str | None:
@@ -174,7 +210,7 @@ def _folder_format(folder: Path) -> str | None:
 
 def _file_format(path: str) -> str | None:
     with opened(path) as file:
-        head = file.read(_HEAD_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip()
+        head = file.read(_HEAD_BYTES).removeprefix(BYTE_ORDER_MARK).lstrip()
     if not head:
         raise bad(path, None, "is empty")
     line = head.partition(b"\n")[0].strip()

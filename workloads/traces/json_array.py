@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 MAX_ITEM_BYTES = 16 * 2**20
 """A larger item is no conversation; usually the file has another format."""
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 MAX_DEPTH = 64
 """Levels of nesting within an item."""
 _READ_BYTES = 2**20
@@ -39,6 +40,9 @@ class ArrayItems:
         Raises:
             BadArray: what was read so far is not the beginning of an array, or an item exceeds a limit.
         """
+        self._next_byte()
+        if self._data.startswith(BYTE_ORDER_MARK):
+            del self._data[: len(BYTE_ORDER_MARK)]
         first = self._next_byte()
         if not first:
             raise BadArray("is not valid JSON: the file is empty")

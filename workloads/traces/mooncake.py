@@ -26,8 +26,26 @@ _ROOT = -1
 _BLOCK_TOKENS = 512
 _USUAL_BLOCKS = (16, 32, 64, 128, 256, 512, 1024)
 _PEEKED_ROWS = 256
+_LEAST_EPOCH_S, _MOST_EPOCH_S = 1e9, 1e10
+"""Seconds since 1970, from 2001 to 2286; milliseconds since then have three digits more."""
 _LEAST_GAP_MS = 10
 """If stamps taken as milliseconds are closer on average, they may be seconds."""
+
+
+class _Stamped(msgspec.Struct):
+    timestamp: float | None = None
+
+
+def _stamp(text: bytes) -> float | None:
+    """The time of a row in AIPerf's form; None if it has none, or cannot be read, which is said when it is."""
+    try:
+        return msgspec.json.decode(text, type=_Stamped, strict=False).timestamp
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _unit_text(unit_s: float) -> str:
+    return "seconds" if unit_s == 1 else f"{unit_s:g} s"
 
 
 class _Units(NamedTuple):
@@ -73,7 +91,8 @@ class Mooncake(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The requests, as :class:`bakeoff.workloads.traces.row.Trace` defines them."""
         first, texts = peeked(lines(self.path), 1)
         if first and is_session_form(first[0][1]):
-            reading = Sessions(self.block_tokens or _BLOCK_TOKENS, self.time_unit_s or 0.001, self.output_tokens)
+            head, texts = peeked(texts, _PEEKED_ROWS)
+            reading = Sessions(self.block_tokens or _BLOCK_TOKENS, self._session_unit_s(head), self.output_tokens)
             yield from session_rows(self.path, texts, reading, self._check_blocks)
             return
         head, plain = peeked(self._decoded(texts), _PEEKED_ROWS)
@@ -102,11 +121,11 @@ class Mooncake(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Block size, treatment of coarse clocks, and what is left out of the trace."""
         first, texts = peeked(lines(self.path), 1)
         if first and is_session_form(first[0][1]):
-            return self._session_notes()
+            return self._session_notes(peeked(texts, _PEEKED_ROWS)[0])
         ticks = "spread uniformly over it, in the order of the file" if self.ticks == "spread" else "sent as a burst"
         head, _ = peeked(self._decoded(texts), _PEEKED_ROWS)
         units = self._units(head)
-        unit = "seconds" if units.time_unit_s == 1 else f"{units.time_unit_s:g} s"
+        unit = _unit_text(units.time_unit_s)
         return [
             f"mooncake: lengths and prefix blocks of {units.block_tokens} tokens as recorded; timestamps count {unit}",
             f"mooncake: if the first rows show a coarse clock, the arrivals of a tick are {ticks}",
@@ -114,15 +133,40 @@ class Mooncake(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         ]
 
     def _decoded(self, texts: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, _Line]]:
-        decoder = msgspec.json.Decoder(_Line)
+        decoder = msgspec.json.Decoder(_Line, strict=False)
         for row, text in texts:
             yield row, decoded(self.path, row, text, decoder)
 
-    def _session_notes(self) -> list[str]:
+    def _session_unit_s(self, head: Sequence[tuple[int, bytes]]) -> float:
+        """The unit of times in AIPerf's form: the one given, else what the first rows show."""
+        if self.time_unit_s is not None:
+            return self.time_unit_s
+        return self._unit_s([stamp for _, text in head if (stamp := _stamp(text)) is not None])
+
+    def _unit_s(self, stamps: Sequence[float], *, is_open: bool = False) -> float:
+        """Seconds of a unit of times; ``is_open`` if it is as likely a second as a millisecond.
+
+        Raises:
+            BadTrace: the times may be milliseconds or seconds.
+        """
+        if stamps and _LEAST_EPOCH_S <= stamps[0] < _MOST_EPOCH_S:
+            return 1.0
+        gap = (stamps[-1] - stamps[0]) / (len(stamps) - 1) if len(stamps) > 1 else 0.0
+        if 0 < gap < _LEAST_GAP_MS or (is_open and gap):
+            raise bad(
+                self.path,
+                None,
+                f"has times that advance by {gap:.3g} a row, so {1000 / gap:.3g} requests/s if they are milliseconds "
+                f"and {1 / gap:.3g} if they are seconds; set time_unit_s to 0.001 or 1",
+            )
+        return 0.001
+
+    def _session_notes(self, head: Sequence[tuple[int, bytes]]) -> list[str]:
         """The same for AIPerf's form."""
         block_tokens = self.block_tokens or _BLOCK_TOKENS
+        unit = _unit_text(self._session_unit_s(head))
         return [
-            f"mooncake: sessions in AIPerf's form, with blocks of {block_tokens} tokens and times as recorded",
+            f"mooncake: sessions in AIPerf's form, with blocks of {block_tokens} tokens; timestamps count {unit}",
             "mooncake: input_length and text_input are new text, behind the session's earlier text and answers",
             "mooncake: answers are not recorded, so in text the assistant's messages between turns are empty",
             "mooncake: hash_ids of later turns are not used, as an answer that is not recorded precedes their text",
@@ -145,15 +189,7 @@ class Mooncake(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         stamps = [line.timestamp for _, line in head]
         if of_chats and not all(stamp.is_integer() for stamp in stamps):
             return _Units(block_tokens, 1.0)
-        gap = (stamps[-1] - stamps[0]) / (len(stamps) - 1) if len(stamps) > 1 else 0.0
-        if 0 < gap < _LEAST_GAP_MS or (of_chats and gap):
-            raise bad(
-                self.path,
-                None,
-                f"has times that advance by {gap:.3g} a row, so {1000 / gap:.3g} requests/s if they are milliseconds "
-                f"and {1 / gap:.3g} if they are seconds; set time_unit_s to 0.001 or 1",
-            )
-        return _Units(block_tokens, 0.001)
+        return _Units(block_tokens, self._unit_s(stamps, is_open=of_chats))
 
     def _timed(
         self, lines: Iterator[tuple[int, _Line]], units: _Units

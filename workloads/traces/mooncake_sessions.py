@@ -242,7 +242,7 @@ def session_rows(
     Raises:
         BadTrace: as :meth:`bakeoff.workloads.traces.row.Trace.rows`.
     """
-    decoder = msgspec.json.Decoder(SessionLine)
+    decoder = msgspec.json.Decoder(SessionLine, strict=False)
     has_rows = False
     for row, text in lines:
         line = decoded(path, row, text, decoder)

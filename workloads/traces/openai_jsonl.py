@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import msgspec
 
 from bakeoff.workloads.rng import Seed
-from bakeoff.workloads.traces.checks import Clock, check_output_tokens, epoch_s
+from bakeoff.workloads.traces.checks import Clock, RequestedTokens, check_output_tokens, epoch_s
 from bakeoff.workloads.traces.reading import bad, records
-from bakeoff.workloads.traces.recorded_chat import ChatBody, tools_text
+from bakeoff.workloads.traces.recorded_chat import ChatBody, Part, RecordedMessage, messages_of, tools_text
 from bakeoff.workloads.traces.row import TraceRow
 
 
@@ -15,6 +15,22 @@ class _Body(ChatBody, frozen=True):
     at_s: float | None = None
     timestamp: float | str | None = None
     session: str | int | None = None
+    system: str | list[Part] | None = None
+    max_output_tokens: RequestedTokens | None = None
+    max_new_tokens: RequestedTokens | None = None
+    output_tokens: RequestedTokens | None = None
+    output_len: RequestedTokens | None = None
+    output_length: RequestedTokens | None = None
+    expected_output_len: RequestedTokens | None = None
+
+    @property
+    def length(self) -> int | None:
+        """The requested length of the answer, under any of its names."""
+        names = (
+            self.max_completion_tokens, self.max_tokens, self.max_output_tokens, self.max_new_tokens,
+            self.output_tokens, self.output_len, self.output_length, self.expected_output_len,
+        )  # fmt: skip
+        return next(filter(None, names), None)
 
 
 class _Line(_Body, frozen=True):
@@ -30,7 +46,7 @@ class OpenAiJsonl(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     path: str
     """The file of JSON lines, plain or gzip."""
     output_tokens: int = 256
-    """Requested length of the answer if a body has neither ``max_completion_tokens`` nor ``max_tokens``."""
+    """Requested length of the answer if a body states none, as ``max_completion_tokens`` or ``max_tokens``."""
 
     def __post_init__(self) -> None:
         check_output_tokens(self.output_tokens)
@@ -39,7 +55,7 @@ class OpenAiJsonl(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The requests, as :class:`bakeoff.workloads.traces.row.Trace` defines them."""
         del seed  # the trace leaves nothing to chance
         arrivals = _Arrivals()
-        for row, line in records(self.path, msgspec.json.Decoder(_Line)):
+        for row, line in records(self.path, msgspec.json.Decoder(_Line, strict=False)):
             try:
                 request = self._row(line, line.body or line, arrivals)
             except ValueError as cause:
@@ -50,17 +66,20 @@ class OpenAiJsonl(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """What is not replayed."""
         return [
             "openai-jsonl: messages, tools and prompts as recorded; no other fields, such as sampling, are sent",
+            "openai-jsonl: a last message of the assistant is sent, too; times are at_s and timestamp in seconds",
             "openai-jsonl: the model ends an answer for which tools are recorded; other answers have the stated length",
-            f"openai-jsonl: a body without max_tokens requests {self.output_tokens} tokens",
+            f"openai-jsonl: a body without a length, such as max_tokens, requests {self.output_tokens} tokens",
         ]
 
     def _row(self, line: _Line, body: _Body, arrivals: "_Arrivals") -> TraceRow:
         messages, prompt = body.checked_prompt()
+        if body.system and messages:  # as in Anthropic's bodies
+            messages = messages_of([RecordedMessage("system", body.system)]) + messages
         session = line.session if line.session is not None else body.session
         return TraceRow(
             arrivals.next_s(line, body),
             None,
-            body.max_completion_tokens or body.max_tokens or self.output_tokens,
+            body.length or self.output_tokens,
             None if session is None else str(session),
             messages=messages,
             prompt=prompt,

@@ -17,7 +17,10 @@ from bakeoff.workloads.traces.reading import bad, records
 from bakeoff.workloads.traces.row import TraceRow
 from bakeoff.workloads.types import Check, Expected, Message
 
-_LENGTH_FIELDS = ("output_tokens", "output_length", "max_tokens", "max_completion_tokens")
+_LENGTH_FIELDS = (
+    "output_tokens", "output_length", "output_len", "expected_output_len", "max_tokens", "max_completion_tokens",
+    "max_output_tokens", "max_new_tokens",
+)  # fmt: skip
 """Fields of a line that state the length of its answers, in order of preference."""
 _DEFAULT_TOKENS = 256
 TEXT_FIELDS = ("turns", "prompt", "question", "instruction", "text")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from bakeoff.workloads.errors import BadTrace
+from bakeoff.workloads.traces.json_array import BYTE_ORDER_MARK
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -36,7 +37,6 @@ _MAX_UNPACKED_MIB = 1
 """One block, so that a gzip bomb is refused before its first row is read."""
 _BLOCK_BYTES = 2**20
 SESSION_SUFFIXES = (".json", ".json.gz", ".jsonl", ".jsonl.gz")
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _GZIP_MAGIC = b"\x1f\x8b"
 _DAMAGED_GZIP = (EOFError, zlib.error, gzip.BadGzipFile)
 
@@ -145,7 +145,7 @@ def blocks(path: str, max_line_bytes: int = MAX_LINE_BYTES) -> Iterator[tuple[in
                     f"is longer than {max_line_bytes // 2**20} MiB; the file must have one request or session a line",
                 )
             if not block.isspace():  # otherwise megabytes of line ends would be processed one by one
-                yield row, block.removeprefix(_BYTE_ORDER_MARK) if row == 1 else block
+                yield row, block.removeprefix(BYTE_ORDER_MARK) if row == 1 else block
             row += block.count(b"\n")
             if not block.endswith(b"\n"):
                 row += 1
@@ -263,7 +263,7 @@ def whole(path: str | Path) -> bytes:
             None,
             f"is larger than {MAX_WHOLE_BYTES // 2**20} MiB, too large for the file of one session or client",
         )
-    return data.removeprefix(_BYTE_ORDER_MARK)
+    return data.removeprefix(BYTE_ORDER_MARK)
 
 
 def documents(file: Path, decoder: msgspec.json.Decoder[T]) -> Iterator[tuple[int | None, T]]:

@@ -1,4 +1,4 @@
-"""``sharegpt``: conversations with real text in one JSON array of any size, parsed as a stream."""
+"""``sharegpt``: conversations with real text in one JSON array of any size, or in JSON lines, parsed as a stream."""
 
 from collections.abc import Iterator
 
@@ -7,8 +7,8 @@ import msgspec
 from bakeoff.workloads.errors import BadTrace
 from bakeoff.workloads.rng import Seed
 from bakeoff.workloads.traces.checks import quoted
-from bakeoff.workloads.traces.json_array import ArrayItems, BadArray
-from bakeoff.workloads.traces.reading import bad, decoded, opened
+from bakeoff.workloads.traces.json_array import BYTE_ORDER_MARK, ArrayItems, BadArray
+from bakeoff.workloads.traces.reading import bad, decoded, lines, opened
 from bakeoff.workloads.traces.row import TraceRow
 from bakeoff.workloads.types import Message
 
@@ -25,8 +25,12 @@ _ROLES = {
 
 
 class _Part(msgspec.Struct, frozen=True):
-    speaker: str = msgspec.field(name="from")
-    value: str
+    """A part of a conversation, also with the names that OpenAI gives to its fields."""
+
+    speaker: str | None = msgspec.field(name="from", default=None)
+    value: str | None = None
+    role: str | None = None
+    content: str | None = None
 
 
 class _Conversation(msgspec.Struct, frozen=True):
@@ -34,13 +38,14 @@ class _Conversation(msgspec.Struct, frozen=True):
     id: str | int | None = None
 
 
+_HEAD_BYTES = 1024
 _MAX_LEFT_OUT = 0.5
 """A file of which more conversations cannot be read is probably of another format."""
 _CONVERSATIONS = msgspec.json.Decoder(_Conversation)
 
 
 class ShareGpt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An array of ``{"id", "conversations": [{"from": "human" or "gpt", "value": text}]}``."""
+    """``{"id", "conversations": [{"from": "human" or "gpt", "value": text}]}`` in an array, or one a line."""
 
     path: str
     """The JSON file, plain or gzip."""
@@ -59,7 +64,11 @@ class ShareGpt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if first is not None and (left_out > _MAX_LEFT_OUT * total or not has_rows):
             raise first
         if not has_rows:
-            raise bad(self.path, None, "has no question with an answer; it must be a JSON array of conversations")
+            raise bad(
+                self.path,
+                None,
+                "has no question with an answer; it must hold conversations, in a JSON array or one a line",
+            )
 
     def notes(self) -> list[str]:
         """What is left out."""
@@ -75,7 +84,7 @@ class ShareGpt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             place = f"conversation {number}"
             try:
                 yield list(_turns(decoded(self.path, place, item, _CONVERSATIONS), number))
-            except _UnknownSpeaker as cause:
+            except _BadPart as cause:
                 yield bad(self.path, place, str(cause))
             except BadTrace as problem:
                 yield problem
@@ -90,7 +99,12 @@ class ShareGpt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             yield f"sharegpt: {len(problems)} conversations that cannot be read are left out; the first: {problems[0]}"
 
     def _items(self) -> Iterator[tuple[int, bytes]]:
-        """The array's items, numbered from 1."""
+        """The items of the array, or the lines, numbered from 1."""
+        with opened(self.path) as file:
+            head = file.read(_HEAD_BYTES).removeprefix(BYTE_ORDER_MARK).lstrip()
+        if head.startswith(b"{"):
+            yield from lines(self.path)
+            return
         with opened(self.path) as file:
             items = ArrayItems(file)
             try:
@@ -100,7 +114,7 @@ class ShareGpt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise bad(self.path, f"conversation {max(1, items.count)}", str(cause)) from None
 
 
-class _UnknownSpeaker(Exception):
+class _BadPart(Exception):
     pass
 
 
@@ -108,7 +122,7 @@ def _turns(conversation: _Conversation, number: int) -> Iterator[TraceRow]:
     """One row per question that has an answer."""
     name = f"{number}" if conversation.id is None else f"{number}:{conversation.id}"
     chat: list[Message] = []
-    messages = [Message(_role(part.speaker), part.value) for part in conversation.conversations if part.value.strip()]
+    messages = [message for part in conversation.conversations if (message := _message(part)).content.strip()]
     for i, message in enumerate(messages):
         if message.role == "assistant" and not any(before.role == "user" for before in chat):
             continue
@@ -118,7 +132,11 @@ def _turns(conversation: _Conversation, number: int) -> Iterator[TraceRow]:
             yield TraceRow(None, None, None, name, messages=tuple(chat), answer=answer.content)
 
 
-def _role(speaker: str) -> str:
-    if speaker not in _ROLES:
-        raise _UnknownSpeaker(f"has a part from {quoted(speaker)}; known: {', '.join(_ROLES)}")
-    return _ROLES[speaker]
+def _message(part: _Part) -> Message:
+    speaker, value = part.speaker or part.role or "", part.content if part.value is None else part.value
+    if value is None:
+        raise _BadPart("has a part without the text in 'value' or 'content'")
+    role = _ROLES.get(speaker.strip().lower())
+    if role is None:
+        raise _BadPart(f"has a part from {quoted(speaker)}; known: {', '.join(_ROLES)}")
+    return Message(role, value)

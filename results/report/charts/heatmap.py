@@ -46,7 +46,8 @@ class Heat(msgspec.Struct, frozen=True):
 def shared_axis(heats: Sequence[Heat]) -> Axis:
     """Common y axis of charts to compare; the extreme 0.1 % at both ends are clipped."""
     values = np.concatenate([heat.values_s for heat in heats])
-    low, high = np.quantile(values[values > 0], (0.001, 0.999)).tolist()
+    positive = values[values > 0]
+    low, high = np.quantile(positive, (0.001, 0.999)).tolist() if len(positive) else (1e-3, 1.0)
     return Axis(low / 1.1, high * 1.1, _BOTTOM, _TOP, log=True)
 
 

@@ -95,6 +95,6 @@ def test_only_one_space_after_the_colon_is_taken_off() -> None:
     assert parse(b"data:a\n\ndata: a\n\ndata:  a\n\n") == [b"a", b"a", b" a"]
 
 
-def test_events_without_data_are_none_and_empty_data_is_some() -> None:
+def test_events_without_data_are_none() -> None:
     assert parse(b"event: ping\n\n: ping\n\n\n\n") == []
-    assert parse(b"data:\n\n") == [b""]
+    assert parse(b"data:\n\ndata: a\n\n") == [b"a"]

@@ -96,7 +96,7 @@ def test_two_nodes_record_what_one_process_records(cluster: str, tmp_path: Path)
         is_open = of_single.record.load.rate_per_s is not None
         fleet_records, single_records = [_essence(trial, is_open=is_open) for trial in (of_fleet, of_single)]
         common = fleet_records.keys() & single_records.keys()
-        assert len(common) > 40
+        assert len(common) > 20
         assert all(fleet_records[index] == single_records[index] for index in common)
         assert not is_open or fleet_records.keys() == single_records.keys()
         assert of_single.record.workload_sha256 == of_fleet.record.workload_sha256

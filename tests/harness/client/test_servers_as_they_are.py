@@ -5,6 +5,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from bakeoff.engines.dialects import OpenAiDialect, TokenDelta
@@ -64,17 +65,70 @@ class TestEnds:
         assert is_answer(stream(whole), OpenAiDialect())
         assert not is_answer(stream(whole[:-1]), OpenAiDialect())
 
-    @pytest.mark.parametrize("reason", ["error", "abort", "cancelled", "ERROR", "timeout", "server_error"])
+    @pytest.mark.parametrize(
+        "reason",
+        [
+            "error",
+            "ABORT",
+            "cancelled",
+            "out_of_memory",
+            "oom",
+            "preempted",
+            "internal error",
+            "kv-cache full",
+            "timed out",
+        ],
+    )
     def test_a_reason_that_says_the_answer_was_given_up_is_a_failure(self, reason: str) -> None:
         record = ended(event(chunk(finish=reason)), event(counted(4)), DONE)
         assert (record.outcome, record.finish_reason) == (Outcome.STREAM_ERROR, None)
         assert reason in (record.error or "")
 
+    @pytest.mark.parametrize(
+        "data",
+        [
+            {"code": 500, "msg": "worker 3 lost"},
+            {"errors": [{"message": "worker 3 lost"}]},
+            {"error_code": 336, "error_msg": "worker 3 lost"},
+            {"choices": None, "base_resp": {"status_code": 1004, "status_msg": "worker 3 lost"}},
+            {"choices": [{"index": 0, "delta": {"content": ""}, "error": {"code": 502, "message": "worker 3 lost"}}]},
+            {"choices": [{"index": 0, "delta": {"error": "worker 3 lost"}, "finish_reason": None}]},
+            {"type": "error", "status": 500, "title": "worker 3 lost"},
+        ],
+        ids=str,
+    )
+    def test_an_error_in_mid_stream_is_a_failure_although_the_stream_ends_in_order(self, data: Any) -> None:
+        record = ended(event(data), STOP, event(counted(4)), DONE)
+        assert (record.outcome, record.error) == (Outcome.STREAM_ERROR, "worker 3 lost")
+
+    def test_what_says_that_all_is_well_is_no_error(self) -> None:
+        fine: dict[str, Any] = {**chunk(" a"), "code": 0, "error": None, "base_resp": {"status_code": 0}}
+        assert ended(event(fine), STOP, event(counted(5)), DONE).outcome is Outcome.OK
+        assert ended(event({"code": 200, "status": "ok"}), STOP, event(counted(4)), DONE).outcome is Outcome.OK
+
+    @pytest.mark.parametrize("kind", ["error", "exception", "server_error"])
     @pytest.mark.parametrize("data", [{"code": 500, "msg": "worker 3 lost"}, "worker 3 lost", ["worker 3 lost"]])
-    def test_an_event_of_the_type_error_is_a_failure_whatever_it_holds(self, data: Any) -> None:
-        record = ended(event(data, "error"), DONE)
+    def test_an_event_of_the_type_error_is_a_failure_whatever_it_holds(self, data: Any, kind: str) -> None:
+        record = ended(event(data, kind), DONE)
         assert record.outcome is Outcome.STREAM_ERROR
         assert "worker 3 lost" in (record.error or "")
+
+    def test_a_connection_that_breaks_behind_the_whole_answer_spoils_nothing(self) -> None:
+        whole = [*words(), STOP, event(counted(4)), DONE]
+        for reads, outcome in ((whole, Outcome.OK), (whole[:-1], Outcome.OK), (whole[:-2], Outcome.STREAM_ERROR)):
+            broken = msgspec.structs.replace(stream(reads), end=StreamEnd.RESET)
+            assert decode_stream(broken, OpenAiDialect(), None).outcome is outcome
+
+    def test_a_last_event_needs_no_blank_line_if_it_is_whole(self) -> None:
+        for cut in (1, 2):
+            record = ended(STOP, event(counted(4))[:-cut])
+            assert (record.outcome, record.output_tokens, record.usage_ns) == (Outcome.OK, 4, 150 * MS)
+        assert ended(event(counted(4)), STOP[:-5]).outcome is Outcome.TRUNCATED
+
+    def test_a_reason_in_every_chunk_ends_nothing_but_the_last(self) -> None:
+        every = [event(chunk(" a", finish="stop")) for _ in range(4)]
+        assert decoded(*every).outcome is Outcome.TRUNCATED
+        assert decoded(*every, DONE).outcome is Outcome.OK
 
     def test_the_type_of_one_event_does_not_stick_to_the_next(self) -> None:
         assert ended(b"event: error\n\n", STOP, event(counted(4))).outcome is Outcome.OK
@@ -101,6 +155,40 @@ class TestNoStream:
 
 
 class TestTolerance:
+    @pytest.mark.parametrize(
+        "line", [b"data:", b"data: ping", b"event: keepalive\ndata: alive", b"data: null", b'data: "ping"', b"data: []"]
+    )
+    def test_what_keeps_a_connection_open_says_nothing(self, line: bytes) -> None:
+        record = decoded(*words(), line + b"\n\n", *words(), STOP, event(counted(8)), DONE)
+        assert (record.outcome, record.chunk_tokens) == (Outcome.OK, [1] * 8)
+
+    @pytest.mark.parametrize(
+        "data",
+        [
+            b'{"choices":[{"delta":{"content":" a"},"logprobs":{"content":[{"logprob":-Infinity}]}}]}',
+            b'{"choices":[{"delta":{"content":" a"}}],"load":NaN}',
+            b'{"choices":[{"delta":{"content":"\\ud83d"}}]}',
+            b'{"choices":[{"delta":{"content":"\xc3"}}]}',
+        ],
+        ids=str,
+    )
+    def test_json_as_other_languages_write_it_is_read(self, data: bytes) -> None:
+        record = ended(b"data: " + data + b"\n\n", STOP, event(counted(5)), DONE)
+        assert (record.outcome, len(record.chunk_ns)) == (Outcome.OK, 5)
+        msgspec.json.encode(record)
+
+    @pytest.mark.parametrize(
+        ("field", "value"),
+        [
+            ("thinking", "so"), ("thought", "so"), ("reasoning_text", "so"), ("thinking_content", "so"),
+            ("thinking_blocks", [{"type": "thinking", "thinking": "so"}]), ("reasoning", {"content": "so"}),
+            ("reasoning_content", [{"type": "text", "text": "so"}]),
+        ],
+    )  # fmt: skip
+    def test_reasoning_is_read_under_each_name(self, field: str, value: Any) -> None:
+        record = decoded(event(chunk(**{field: value})), *words(), STOP, event(counted(5)), DONE)
+        assert (record.chunk_kinds, record.text) == ("rtttt", "so a a a a")
+
     @pytest.mark.parametrize("choices", [None, []])
     def test_no_choices_are_none(self, choices: Any) -> None:
         record = ended(STOP, event({**counted(4), "choices": choices}), DONE)
@@ -236,3 +324,28 @@ class TestTokensOfEachKind:
         )
         assert (record.reasoning_tokens, record.hidden_tokens, record.output_tokens) == (120, 100, 24)
         assert record.chunk_tokens == [1] * 24
+
+
+class TestOwnCounts:
+    def test_deltas_that_repeat_the_text_so_far_are_subtracted(self) -> None:
+        texts = ["so", "so it", "so it goes", "so it goes on"]
+        record = decoded(*(event(chunk(text)) for text in texts), STOP, event(counted(4)), DONE)
+        assert (record.text, record.chunk_tokens) == ("so it goes on", [1, 1, 1, 1])
+        assert decoded(*(event(chunk(text)) for text in texts[:3]), STOP, DONE).text == "".join(texts[:3])
+
+    @pytest.mark.parametrize("each", [1, 3])
+    def test_usage_that_states_the_tokens_of_its_own_chunk_is_added_up(self, each: int) -> None:
+        reads = [event({**chunk(" a b c"), "usage": {"completion_tokens": each}}) for _ in range(6)]
+        record = decoded(*reads, STOP, DONE)
+        assert (record.output_tokens, record.chunk_tokens) == (6 * each, [each] * 6)
+
+    def test_a_total_stands_for_the_output(self) -> None:
+        record = ended(STOP, event({"choices": [], "usage": {"prompt_tokens": 8, "total_tokens": 12}}), DONE)
+        assert (record.output_tokens, record.token_source) == (4, TokenSource.CHUNKS)
+
+    def test_log_probabilities_count_the_tokens_of_a_chunk(self) -> None:
+        four = {"content": [{"logprob": -0.5}] * 4}
+        data = chunk(" a b c d")
+        data["choices"][0]["logprobs"] = four
+        record = decoded(event(data), event(data), STOP, DONE)
+        assert (record.chunk_tokens, record.token_source) == ([4, 4], TokenSource.COUNTS)

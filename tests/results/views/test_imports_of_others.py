@@ -64,6 +64,27 @@ def test_aiperfs_load_without_a_summary_is_what_was_in_flight(tmp_path: Path) ->
     assert (rate.rate_per_s, rate.arrival, rate.max_in_flight) == (5.0, "poisson", 9)
 
 
+def test_a_first_token_at_0_s_is_no_measurement_of_aiperf(tmp_path: Path) -> None:
+    zero = {"value": 0.0, "unit": "ms"}
+    lines = [aiperf_line(number) for number in range(3)]
+    lines[1]["metrics"]["time_to_first_token"] = zero
+    lines[2]["metrics"] = {"time_to_first_token": zero, "inter_chunk_latency": {"value": [], "unit": "ms"}}
+    requests = {request.session: request for request in aiperf(tmp_path / "a", *lines).finished[0].requests}
+    outcomes = [requests[name].outcome for name in ("c0", "c1", "c2")]
+    assert outcomes == [Outcome.OK, Outcome.STREAM_ERROR, Outcome.EMPTY]
+    assert requests["c1"].error == "the file states 0 s to the first token, which is no measurement"
+
+
+def test_answers_that_aiperf_did_not_stream_are_measured_at_their_end(tmp_path: Path) -> None:
+    lines = [aiperf_line(number) for number in range(4)]
+    for line in lines:
+        del line["metrics"]["time_to_first_token"], line["metrics"]["inter_chunk_latency"]
+    run = aiperf(tmp_path / "a", *lines)
+    assert {request.outcome for request in run.finished[0].requests} == {Outcome.OK}
+    assert values(run, "ttft_p50_s", "tpot_p50_s") == [None, None]
+    assert values(run, "e2e_p50_s") == pytest.approx([0.121])
+
+
 def test_aiperfs_failures_and_answers_without_gaps(tmp_path: Path) -> None:
     refused = aiperf_line(1, metrics={}, error={"code": 503, "type": "Busy", "message": "full"})
     cut = aiperf_line(2, metadata={"was_cancelled": True})

@@ -304,3 +304,25 @@ def test_children_that_double_are_refused_before_they_fill_the_memory(
     path = write(tmp_path / "deep", lines(*(conversation(f"{n}", asked("t", forks=[f"{n + 1}"])) for n in range(200)),
                                           conversation("200", asked("t"))))  # fmt: skip
     assert ", row 101: is more than 100 conversations below its root" in refusal("aiperf-dag", path)
+
+
+@pytest.mark.parametrize(("first", "gap_s", "unit_s"), [(1_700_000_000, 20.0, 1.0), (1_700_000_000_000, 2000.0, 0.001)])
+def test_times_since_1970_tell_their_unit(tmp_path: Path, first: float, gap_s: float, unit_s: float) -> None:
+    lines = [
+        {"timestamp": first + gap_s * number, "input_length": 60.0, "output_length": "5", "session_id": f"s{number}"}
+        for number in range(3)
+    ]
+    path = tmp_path / "trace.jsonl"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    rows = read("mooncake", path)
+    assert [row.at_s for row in rows] == pytest.approx([0, gap_s * unit_s, 2 * gap_s * unit_s])
+    (note, *_) = trace_format("mooncake", {"path": str(path)}).notes()
+    assert note.endswith("timestamps count seconds" if unit_s == 1 else "timestamps count 0.001 s")
+
+
+def test_times_that_may_be_seconds_are_refused_in_aiperfs_form(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    lines = [{"timestamp": 0.7 * number, "input_length": 60, "session_id": f"s{number}"} for number in range(4)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert refusal("mooncake", path).endswith("set time_unit_s to 0.001 or 1")
+    assert [row.at_s for row in read("mooncake", path, time_unit_s=1)] == pytest.approx([0, 0.7, 1.4, 2.1])

@@ -91,7 +91,7 @@ WRONG_ROWS = [
     ("mooncake", mooncake(timestamp=1e300), 1, "its time is 1e+297 s, not between 0 and 1e+11; check its column and"),
     ("mooncake", mooncake() + mooncake(input_length=0), 2, "Expected `int` >= 1 - at `$.input_length`"),
     ("mooncake", mooncake(input_length=6.5), 1, "Expected `int`, got `float` - at `$.input_length`"),
-    ("mooncake", mooncake(input_length="600"), 1, "Expected `int`, got `str` - at `$.input_length`"),
+    ("mooncake", mooncake(input_length="6 h"), 1, "Expected `int`, got `str` - at `$.input_length`"),
     ("mooncake", mooncake(input_length=10**20), 1, "Expected `int` <= 100000000 - at `$.input_length`"),
     ("mooncake", mooncake(output_length=-5), 1, "Expected `int` >= 0 - at `$.output_length`"),
     ("mooncake", mooncake(input_length="absent"), 1, "Object missing required field `input_length`"),
@@ -227,18 +227,21 @@ def test_a_wrong_session_of_claude_code_is_refused_by_its_request(content: str, 
     assert refusal("claude-code", write(tmp_path / "trace.json", content)) == message
 
 
+NO_QUESTION = ": has no question with an answer; it must hold conversations, in a JSON array or one a line"
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
         ('[{"conversations": [{"from": "human"}]}]', (
-            ", conversation 1: Object missing required field `value` - at `$.conversations[0]`"
+            ", conversation 1: has a part without the text in 'value' or 'content'"
         )),
         ('[{"conversations": []}, {"turns": []}]', ", conversation 2: Object missing required field `conversations`"),
         ('[{"conversations": [{"from": "robot", "value": "a"}]}]', (
             ", conversation 1: has a part from 'robot'; known: human, user, gpt, chatgpt, bard, bing, assistant, system"
         )),
-        ('[{"conversations": []}]', ": has no question with an answer; it must be a JSON array of conversations"),
-        ('{"conversations": []}', ": has no question with an answer; it must be a JSON array of conversations"),
+        ('[{"conversations": []}]', NO_QUESTION),
+        ('{"conversations": []}', NO_QUESTION),
         ('[{"conversations": []},', ", conversation 2: is not valid JSON: the file ends within the array"),
         ('[{"conversations": []}] {}', ", conversation 1: is not valid JSON: the array has ended, and more follows"),
         ('[{"conversations": "\\"]}, ', ", conversation 1: is not valid JSON: the file ends within the array"),

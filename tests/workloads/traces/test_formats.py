@@ -142,6 +142,28 @@ def test_a_file_that_looks_like_nothing_known_lists_the_formats(content: str, tm
     assert str(caught.value) == f"{path}: is not in a known trace format; give its format: {formats}"
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"\x28\xb5\x2f\xfd\x00", "is compressed by Zstandard; decompress it first (unzstd)"),
+        (b"PAR1\x15", "is Parquet; convert it, as by pandas"),
+        ("timestamp".encode("utf-16"), "is UTF-16; convert it (iconv -f UTF-16 -t UTF-8)"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "is a pointer of Git LFS"),
+        (b"<!DOCTYPE html><html>", "is a web page; fetch the file that it shows"),
+        (b'[ {"messages": []}]', "is one JSON array; write one object a line"),
+        (b"at_s;input_tokens;output_tokens\n0;1;1\n", "separates its columns by semicolons; save it with commas"),
+        (b"input_tokens\toutput_tokens\n1\t1\n", "separates its columns by tabs; save it with commas"),
+    ],
+    ids=str,
+)
+def test_a_file_of_another_kind_is_named_with_what_to_do(content: bytes, said: str, tmp_path: Path) -> None:
+    path = tmp_path / "trace"
+    path.write_bytes(content)
+    with pytest.raises(BadTrace) as caught:
+        detect(str(path))
+    assert str(caught.value).startswith(f"{path}: {said}")
+
+
 def test_what_cannot_be_read_cannot_be_known(tmp_path: Path) -> None:
     with pytest.raises(BadTrace, match="absent: does not exist"):
         detect(str(tmp_path / "absent"))

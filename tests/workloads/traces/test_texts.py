@@ -55,10 +55,49 @@ def test_sharegpt_conversations_that_cannot_be_read_are_left_out_and_counted(tmp
     assert [row.session for row in read("sharegpt", path)] == ["1", "3"]
     *_, counted = trace_format("sharegpt", {"path": str(path)}).notes()
     assert counted.startswith("sharegpt: 2 conversations that cannot be read are left out; the first: ")
-    assert "conversation 2: Expected `str`, got `null`" in counted
+    assert "conversation 2: has a part without the text" in counted
     doubtful = write(tmp_path / "other.json", json.dumps([good, null, call]))
-    with pytest.raises(BadTrace, match="conversation 2: Expected `str`, got `null`"):
+    with pytest.raises(BadTrace, match="conversation 2: has a part without the text"):
         read("sharegpt", doubtful)
+
+
+CHAT = [{"from": "human", "value": "Q"}, {"from": "gpt", "value": "A"}]
+NAMED = [{"role": "user", "content": "Q"}, {"role": "Assistant", "content": "A"}]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "\ufeff" + json.dumps([{"conversations": CHAT}]),
+        json.dumps({"conversations": CHAT}) + "\n\n" + json.dumps({"conversations": NAMED}) + "\n",
+        json.dumps([{"conversations": NAMED}]),
+    ],
+)
+def test_sharegpt_is_read_as_its_tools_write_it(tmp_path: Path, content: str) -> None:
+    path = write(tmp_path / "trace.json", content)
+    assert detect(str(path)) == "sharegpt"
+    rows = read("sharegpt", path)
+    assert {(row.messages[0].role, row.messages[0].content, row.answer) for row in rows if row.messages} == {
+        ("user", "Q", "A")
+    }
+    assert len(rows) == content.count("conversations")
+
+
+@pytest.mark.parametrize("name", ["max_output_tokens", "max_new_tokens", "output_tokens", "output_len", "max_tokens"])
+@pytest.mark.parametrize("length", [16, 16.0, "16"])
+def test_bodies_state_lengths_under_several_names(tmp_path: Path, name: str, length: object) -> None:
+    body = {"messages": [{"role": "user", "content": "Q"}], name: length}
+    assert [row.output_tokens for row in read("openai-jsonl", write(tmp_path / "b.jsonl", json.dumps(body)))] == [16]
+
+
+@pytest.mark.parametrize("system", ["be brief", [{"type": "text", "text": "be brief"}]])
+def test_the_system_prompt_of_anthropics_bodies_is_sent(tmp_path: Path, system: object) -> None:
+    body = {"system": system, "messages": [{"role": "user", "content": "Q"}], "max_tokens": 8}
+    (row,) = read("openai-jsonl", write(tmp_path / "b.jsonl", json.dumps(body)))
+    assert [(message.role, message.content) for message in row.messages or ()] == [
+        ("system", "be brief"),
+        ("user", "Q"),
+    ]
 
 
 def test_questions_have_the_lengths_that_their_lines_state(tmp_path: Path) -> None:
