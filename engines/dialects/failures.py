@@ -13,13 +13,16 @@ from typing import Any
 import msgspec
 
 from bakeoff.engines.dialects.base import StreamFault
-from bakeoff.engines.dialects.values import items, mapping, number, text
+from bakeoff.engines.dialects.values import mapping, number, text
 
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """Exceptions of decoding invalid data: not JSON or another shape, invalid UTF-8, too deep nesting."""
 _MAX_CHARS = 500
 _ERRORS = ("error", "errors", "error_msg", "error_message", "err_msg", "errmsg", "exception")
 _MESSAGES = ("message", "msg", "detail", "error_msg", "error_message", "status_msg", "title", "reason")
+_CODES = ("code", "error_code", "errcode")
+_SUSPECT = frozenset({*_ERRORS, *_CODES, "base_resp", "type", "status", "message", "detail"})
+"""Fields of events that may be errors; chunks with choices have none of them."""
 _LEAST_ERROR_STATUS = 400
 
 
@@ -40,26 +43,24 @@ def unreadable(error: Exception, data: bytes) -> StreamFault:
 
 
 def error_in(chunk: Mapping[str, Any]) -> str | None:
-    """The message of an error that an event of a stream holds; None if it holds none."""
-    for holder in (chunk, *_choices_and_deltas(chunk)):
-        for name in _ERRORS:
-            if holder.get(name):
-                return error_text(holder[name])
+    """The message of an error that an event of a stream holds, beside its choices; None if it holds none."""
+    is_error = chunk.get("object") == "error"
+    if not is_error and chunk.keys().isdisjoint(_SUSPECT):
+        return None
+    is_fine = any(chunk.get(name) in {0, "0"} for name in _CODES)  # beside which "error_msg" says so
+    for name in _ERRORS[:2] if is_fine else _ERRORS:
+        if chunk.get(name):
+            return error_text(chunk[name])
     result = mapping(chunk.get("base_resp"))
     if result.get("status_code"):
         return error_text(result)
-    if chunk.get("object") == "error" or chunk.get("type") == "error":
+    if is_error or chunk.get("type") == "error":
         return error_text(chunk)
     if not chunk.keys() & {"choices", "usage"}:
         status = number(chunk.get("code")) or number(chunk.get("status"))
         if any(chunk.get(name) for name in ("message", "detail")) or (status or 0) >= _LEAST_ERROR_STATUS:
             return error_text(chunk)
     return None
-
-
-def _choices_and_deltas(chunk: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    choices = [mapping(choice) for choice in items(chunk.get("choices"))]
-    return [*choices, *(mapping(choice.get("delta")) for choice in choices)]
 
 
 def lenient_json(data: bytes) -> Any:  # noqa: ANN401  (any JSON value)

@@ -131,6 +131,9 @@ def _chunk_events(chunk: Mapping[str, Any]) -> list[Event]:
     if (error := failures.error_in(chunk)) is not None:
         return [StreamFault(error)]
     choices = msgspec.convert(chunk.get("choices") or [], list[dict[str, Any]])
+    for choice in choices:  # as OpenRouter sends it
+        if error := choice.get("error") or mapping(choice.get("delta")).get("error"):
+            return [StreamFault(failures.error_text(error))]
     events = [event for choice in choices for event in choice_events(choice)]
     nested = (choice.get("usage") for choice in choices)  # as Moonshot sends it; Groq has a field of its own
     stated = (chunk.get("usage"), *nested, mapping(chunk.get("x_groq")).get("usage"))
@@ -143,7 +146,7 @@ def choice_events(choice: Mapping[str, Any]) -> list[Event]:
     delta = mapping(choice.get("delta"))
     thoughts, said = _parts(delta.get("content"))
     calls = delta.get("tool_calls") or delta.get("function_call")
-    shown = next(filter(None, (_words(delta.get(name)) for name in _REASONING_FIELDS)), "")
+    shown = "" if delta.keys().isdisjoint(_REASONING_FIELDS) else _reasoning(delta)
     pieces = [
         (TokenKind.REASONING, shown or thoughts),
         (TokenKind.TEXT, msgspec.convert(choice.get("text") or "", str) or said or text(delta.get("refusal"))),
@@ -176,6 +179,10 @@ def _parts(content: Any) -> tuple[str, str]:  # noqa: ANN401  (a string or parts
         else:
             said += words
     return thoughts, said
+
+
+def _reasoning(delta: Mapping[str, Any]) -> str:
+    return next(filter(None, (_words(delta.get(name)) for name in _REASONING_FIELDS)), "")
 
 
 def _words(value: Any) -> str:  # noqa: ANN401  (a string, an object or parts)

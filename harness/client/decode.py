@@ -343,9 +343,12 @@ def _own_counts(decoded: DecodedStream) -> list[int] | None:
 
     A total cannot be smaller than the number of chunks so far, unless it is stale, and then it is 0.
     """
-    deltas, totals = decoded.deltas, dict(decoded.stated)
+    deltas = decoded.deltas
+    if len(deltas) < _REPEATING or len(decoded.stated) < len(deltas):
+        return None
+    totals = dict(decoded.stated)
     counts = [totals.get(number, 0) for number in range(1, len(deltas) + 1)]
-    if len(deltas) < _REPEATING or min(counts) < 1 or counts[-1] >= len(deltas):
+    if min(counts) < 1 or counts[-1] >= len(deltas):
         return None
     return counts
 

@@ -7,7 +7,7 @@ only where `has_triton` holds, or under Triton's interpreter.
 """
 
 # Kernels are written as Triton's users know them, and its decorator hides their types.
-# ruff: noqa: ANN001, ANN202, N803, N806, PLR0917
+# ruff: noqa: ANN001, ANN202, N803, N806, PLR0917, RET505
 # pyright: basic, reportMissingImports=false, reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false
 # pyright: reportAttributeAccessIssue=false, reportGeneralTypeIssues=false, reportIndexIssue=false
 
@@ -185,8 +185,12 @@ def _place_of(number, blocks, TILES: tl.constexpr, GROUP: tl.constexpr):
 
 
 @triton.jit
-def _rows_of(starts, block, EXPERTS: tl.constexpr, EXPERT_TILE: tl.constexpr, TILE_ROWS: tl.constexpr):
-    """The expert of a block of rows, at least EXPERTS if it has none; places in `Groups.order`, and which are its."""
+def _rows_of(
+    order, starts, block,
+    EXPERTS: tl.constexpr, EXPERT_TILE: tl.constexpr, TILE_ROWS: tl.constexpr, CHOICES: tl.constexpr,
+    IS_GATHERED: tl.constexpr,
+):  # fmt: skip
+    """The expert of a block of rows, EXPERTS or more if it has none; which rows there are, from where and to where."""
     numbers = tl.arange(0, EXPERT_TILE)
     begins = tl.load(starts + numbers, mask=numbers < EXPERTS, other=0)
     ends = tl.load(starts + numbers + 1, mask=numbers < EXPERTS, other=0)
@@ -197,7 +201,12 @@ def _rows_of(starts, block, EXPERTS: tl.constexpr, EXPERT_TILE: tl.constexpr, TI
     first = tl.load(starts + expert, mask=is_expert, other=0)
     first += (block - tl.max(tl.where(is_before, blocks_until, 0), 0)) * TILE_ROWS
     place = first.to(tl.int64) + tl.arange(0, TILE_ROWS)
-    return expert, place, place < tl.load(starts + expert + 1, mask=is_expert, other=0)
+    is_row = place < tl.load(starts + expert + 1, mask=is_expert, other=0)
+    pair = tl.load(order + place, mask=is_row, other=0)
+    if IS_GATHERED:
+        return expert, is_row, pair // CHOICES, place
+    else:
+        return expert, is_row, place, pair
 
 
 @triton.jit(do_not_specialize=["blocks"])
@@ -209,13 +218,11 @@ def _multiply(
 ):  # fmt: skip
     TILES: tl.constexpr = (OUTPUTS + TILE_OUTPUTS - 1) // TILE_OUTPUTS
     block, tile = _place_of(tl.program_id(0), blocks, TILES, GROUP)
-    expert, place, is_row = _rows_of(starts, block, EXPERTS, EXPERT_TILE, TILE_ROWS)
+    expert, is_row, source, target = _rows_of(
+        order, starts, block, EXPERTS, EXPERT_TILE, TILE_ROWS, CHOICES, IS_GATHERED
+    )
     output = tile * TILE_OUTPUTS + tl.arange(0, TILE_OUTPUTS)
     if expert < EXPERTS:
-        pair = tl.load(order + place, mask=is_row, other=0)
-        source = pair // CHOICES if IS_GATHERED else place
-        target = place if IS_GATHERED else pair
-
         is_output = output < OUTPUTS
         # Past the last output, that one is loaded again and not stored.
         loaded = expert.to(tl.int64) * OUTPUTS + tl.minimum(output, OUTPUTS - 1)
@@ -238,12 +245,11 @@ def _multiply_coded(
     IN_PAIRS: tl.constexpr, IMPLIED: tl.constexpr, AFTER: tl.constexpr,
 ):  # fmt: skip
     block, tile = _place_of(tl.program_id(0), blocks, EXPERT_OUTPUTS // TILE_OUTPUTS, GROUP_BLOCKS)
-    expert, place, is_row = _rows_of(starts, block, EXPERTS, EXPERT_TILE, TILE_ROWS)
+    expert, is_row, source, target = _rows_of(
+        order, starts, block, EXPERTS, EXPERT_TILE, TILE_ROWS, CHOICES, IS_GATHERED
+    )
     output = tile * TILE_OUTPUTS + tl.arange(0, TILE_OUTPUTS)
     if expert < EXPERTS:
-        pair = tl.load(order + place, mask=is_row, other=0)
-        source = pair // CHOICES if IS_GATHERED else place
-        target = place if IS_GATHERED else pair
         weight_output = expert * EXPERT_OUTPUTS + output
         total = coded_tile(
             words, scales, zeros, table, weight_output, rows + source * INPUTS, is_row, 0, BLOCKS,

@@ -104,7 +104,8 @@ class TestEnds:
     def test_what_says_that_all_is_well_is_no_error(self) -> None:
         fine: dict[str, Any] = {**chunk(" a"), "code": 0, "error": None, "base_resp": {"status_code": 0}}
         assert ended(event(fine), STOP, event(counted(5)), DONE).outcome is Outcome.OK
-        assert ended(event({"code": 200, "status": "ok"}), STOP, event(counted(4)), DONE).outcome is Outcome.OK
+        for other in ({"code": 200, "status": "ok"}, {"error_code": 0, "error_msg": "ok"}, {"type": "ping"}):
+            assert ended(event(other), STOP, event(counted(4)), DONE).outcome is Outcome.OK
 
     @pytest.mark.parametrize("kind", ["error", "exception", "server_error"])
     @pytest.mark.parametrize("data", [{"code": 500, "msg": "worker 3 lost"}, "worker 3 lost", ["worker 3 lost"]])
