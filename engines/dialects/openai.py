@@ -31,6 +31,7 @@ STREAM_HEADERS = {"content-type": "application/json", "accept": "text/event-stre
 
 _SAYS_NOTHING = frozenset({b"null", b"[]", b"ping", b"pong", b"heartbeat", b"keepalive", b"keep-alive", b"keep_alive"})
 """Events that keep a connection open."""
+_LONGEST_NOTHING = 20
 _REASONING_FIELDS = (
     "reasoning_content", "reasoning", "reasoning_text", "thinking", "thinking_content", "thought", "thoughts",
     "reasoning_details", "thinking_blocks",
@@ -93,7 +94,9 @@ class OpenAiDialect:
 
     def events(self, data: bytes) -> list[Event]:
         """Decode one payload; see :class:`~bakeoff.engines.dialects.base.EventReader`."""
-        if data.startswith(b"[DONE]") or data.strip().strip(b'"').lower() in _SAYS_NOTHING:
+        if data.startswith(b"[DONE]"):
+            return []
+        if len(data) < _LONGEST_NOTHING and data.strip().strip(b'"').lower() in _SAYS_NOTHING:
             return []
         try:
             try:

@@ -341,14 +341,15 @@ def _counted(decoded: DecodedStream) -> list[tuple[int, TokenDelta]]:
 def _own_counts(decoded: DecodedStream) -> list[int] | None:
     """The tokens of each delta, where the usage behind each states only its own; None where it states totals.
 
-    A total cannot be smaller than the number of chunks so far, unless it is stale, and then it is 0.
+    Totals rise, and the last one is seldom smaller than the number of chunks.
     """
     deltas = decoded.deltas
     if len(deltas) < _REPEATING or len(decoded.stated) < len(deltas):
         return None
     totals = dict(decoded.stated)
     counts = [totals.get(number, 0) for number in range(1, len(deltas) + 1)]
-    if min(counts) < 1 or counts[-1] >= len(deltas):
+    rises = counts[-1] > counts[0] and all(before <= after for before, after in pairwise(counts))
+    if min(counts) < 1 or counts[-1] >= len(deltas) or rises:
         return None
     return counts
 

@@ -340,6 +340,11 @@ class TestOwnCounts:
         record = decoded(*reads, STOP, DONE)
         assert (record.output_tokens, record.chunk_tokens) == (6 * each, [each] * 6)
 
+    def test_totals_that_fall_behind_the_chunks_are_totals(self) -> None:
+        totals = (1, 2, 2, 3, 4, 5)
+        reads = [event({**chunk(" a"), "usage": {"completion_tokens": total}}) for total in totals]
+        assert decoded(*reads, STOP, DONE).output_tokens == 5
+
     def test_a_total_stands_for_the_output(self) -> None:
         record = ended(STOP, event({"choices": [], "usage": {"prompt_tokens": 8, "total_tokens": 12}}), DONE)
         assert (record.output_tokens, record.token_source) == (4, TokenSource.CHUNKS)
