@@ -66,7 +66,8 @@ class OpenAiJsonl(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """What is not replayed."""
         return [
             "openai-jsonl: messages, tools and prompts as recorded; no other fields, such as sampling, are sent",
-            "openai-jsonl: a last message of the assistant is sent, too; times are at_s and timestamp in seconds",
+            "openai-jsonl: a last message of the assistant is the recorded answer, unless the body states a length",
+            "openai-jsonl: at_s and timestamp count seconds, unless they are times since 1970 in smaller units",
             "openai-jsonl: the model ends an answer for which tools are recorded; other answers have the stated length",
             f"openai-jsonl: a body without a length, such as max_tokens, requests {self.output_tokens} tokens",
         ]
@@ -75,15 +76,20 @@ class OpenAiJsonl(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         messages, prompt = body.checked_prompt()
         if body.system and messages:  # as in Anthropic's bodies
             messages = messages_of([RecordedMessage("system", body.system)]) + messages
+        length, answer = body.length or self.output_tokens, None
+        if body.length is None and messages[1:] and messages[-1].role == "assistant" and messages[-1].content:
+            *earlier, last = messages  # as sets for fine-tuning have it
+            messages, length, answer = tuple(earlier), None, last.content
         session = line.session if line.session is not None else body.session
         return TraceRow(
             arrivals.next_s(line, body),
             None,
-            body.length or self.output_tokens,
+            length,
             None if session is None else str(session),
             messages=messages,
             prompt=prompt,
             tools=tools_text(body.tools),
+            answer=answer,
         )
 
 

@@ -90,6 +90,14 @@ def test_bodies_state_lengths_under_several_names(tmp_path: Path, name: str, len
     assert [row.output_tokens for row in read("openai-jsonl", write(tmp_path / "b.jsonl", json.dumps(body)))] == [16]
 
 
+def test_a_last_message_of_the_assistant_is_the_answer_unless_a_length_is_stated(tmp_path: Path) -> None:
+    body = {"messages": [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A b c"}]}
+    (row,) = read("openai-jsonl", write(tmp_path / "b.jsonl", json.dumps(body)))
+    assert (len(row.messages or ()), row.output_tokens, row.answer) == (1, None, "A b c")
+    (row,) = read("openai-jsonl", write(tmp_path / "c.jsonl", json.dumps(body | {"max_tokens": 7})))
+    assert (len(row.messages or ()), row.output_tokens, row.answer) == (2, 7, None)
+
+
 @pytest.mark.parametrize("system", ["be brief", [{"type": "text", "text": "be brief"}]])
 def test_the_system_prompt_of_anthropics_bodies_is_sent(tmp_path: Path, system: object) -> None:
     body = {"system": system, "messages": [{"role": "user", "content": "Q"}], "max_tokens": 8}
