@@ -146,7 +146,7 @@ def _chunk_events(chunk: Mapping[str, Any]) -> list[Event]:
 def choice_events(choice: Mapping[str, Any]) -> list[Event]:
     """Events of a chunk's choice."""
     ids = tuple(token for token in items(choice.get("token_ids")) if isinstance(token, int)) or None
-    delta = mapping(choice.get("delta"))
+    delta = mapping(choice["delta"] if "delta" in choice else choice.get("message"))
     thoughts, said = _parts(delta.get("content"))
     calls = delta.get("tool_calls") or delta.get("function_call")
     shown = "" if delta.keys().isdisjoint(_REASONING_FIELDS) else _reasoning(delta)

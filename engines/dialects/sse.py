@@ -3,8 +3,9 @@
 Follows https://html.spec.whatwg.org/multipage/server-sent-events.html: lines end in LF, CRLF or CR; a blank line ends
 an event; one space after ``data:`` is dropped; several ``data`` lines of one event are joined by LF; lines that begin
 with a colon are comments; an event without data is dropped; a byte order mark at the beginning is ignored. The parser
-works on bytes, so reads may split UTF-8 characters. Two things go beyond the standard: events whose type is that of a
-keep-alive are dropped, and :meth:`SseParser.rest` has what an event without its blank line holds.
+works on bytes, so reads may split UTF-8 characters. Three things go beyond the standard: events whose type is that of a
+keep-alive are dropped, JSON objects in successive lines are events of their own, and :meth:`SseParser.rest` has what an
+event without its blank line holds.
 """
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -57,15 +58,20 @@ class SseParser:
 
     def _take_line(self, line: bytes, events: list[bytes]) -> None:
         if not line:
-            data = b"\n".join(self._data)
-            if data and self._type not in _KEEP_ALIVE:
-                is_error = any(word in self._type for word in _ERROR_TYPES)
-                events.append(ErrorData(data) if is_error else data)
-            self._data, self._type = [], b""
+            self._end(events)
             return
         field, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if field == b"data":
+            if self._data and self._data[-1].endswith(b"}") and value.startswith((b"{", b"[DONE]")):
+                self._end(events)
             self._data.append(value)
         elif field == b"event":
             self._type = value.strip().lower()
+
+    def _end(self, events: list[bytes]) -> None:
+        data = b"\n".join(self._data)
+        if data and self._type not in _KEEP_ALIVE:
+            is_error = any(word in self._type for word in _ERROR_TYPES)
+            events.append(ErrorData(data) if is_error else data)
+        self._data, self._type = [], b""

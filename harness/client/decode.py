@@ -393,7 +393,8 @@ def _outcome(
     if stream.end is not StreamEnd.COMPLETE and not is_reset_after:
         return _TRANSPORT_OUTCOMES[stream.end], stream.detail
     if not decoded.is_whole and not by_closing:
-        return Outcome.TRUNCATED, f"the {'stream' if stream.is_streamed else 'answer'} ended without a finish reason"
+        missing = "a finish reason" if decoded.last_event_ns is not None or not stream.is_streamed else "any event"
+        return Outcome.TRUNCATED, f"the {'stream' if stream.is_streamed else 'answer'} ended without {missing}"
     if not decoded.deltas:
         return Outcome.EMPTY, "the answer has no token"
     return Outcome.OK, None

@@ -152,7 +152,9 @@ class TestNoStream:
         assert said in (record.error or "")
 
     def test_comments_alone_are_a_stream(self) -> None:
-        assert decoded(b": still here\n\n").outcome is Outcome.TRUNCATED
+        record = decoded(b": still here\n\n")
+        assert record.outcome is Outcome.TRUNCATED
+        assert record.error == "the stream ended without any event"
 
 
 class TestTolerance:
@@ -177,6 +179,18 @@ class TestTolerance:
         record = ended(b"data: " + data + b"\n\n", STOP, event(counted(5)), DONE)
         assert (record.outcome, len(record.chunk_ns)) == (Outcome.OK, 5)
         msgspec.json.encode(record)
+
+    def test_events_without_blank_lines_between_them_are_told_apart(self) -> None:
+        reads = [each[:-1] for each in (*words(), STOP, event(counted(4)), DONE)]
+        record = decoded(*reads)
+        assert (record.outcome, record.chunk_tokens) == (Outcome.OK, [1] * 4)
+
+    def test_chunks_may_name_their_delta_message(self) -> None:
+        reads = [event({"choices": [{"index": 0, "message": {"content": " a"}}]}) for _ in range(4)]
+        assert decoded(*reads, STOP, event(counted(4)), DONE).text == " a a a a"
+        both = chunk(" a")
+        both["choices"][0]["message"] = {"content": " a a"}
+        assert ended(event(both), STOP, DONE).text == " a a a a a"
 
     @pytest.mark.parametrize(
         ("field", "value"),
