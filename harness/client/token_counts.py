@@ -27,6 +27,10 @@ from bakeoff.results.records import TokenSource
 from bakeoff.workloads import APPROXIMATE, Tokenizer, tokenizer_at
 
 
+_UNSEEN = 2
+"""Special tokens at the end of an answer, which no chunk shows."""
+
+
 def token_counts(
     deltas: Sequence[tuple[int, TokenDelta]],
     usage_tokens: int | None,
@@ -52,10 +56,13 @@ def token_counts(
     def borne(tokens: int) -> bool:
         return is_borne(tokens, text_bytes, len(deltas), requested_tokens)
 
-    if (reported := _reported(deltas)) and (reported[1] is TokenSource.IDS or borne(sum(reported[0]))):
-        return reported
     if usage_tokens is not None and not borne(usage_tokens):
         usage_tokens = None
+    if (reported := _reported(deltas)) and (reported[1] is TokenSource.IDS or borne(sum(reported[0]))):
+        # Some servers send the log-probability of one token of a chunk only.
+        is_partial = deltas[0][1].logprobs is not None and (usage_tokens or 0) > sum(reported[0]) + _UNSEEN
+        if reported[1] is TokenSource.IDS or not is_partial:
+            return reported
     if usage_tokens == len(deltas):
         return [1] * len(deltas), TokenSource.CHUNKS
     visible, counts = max(text_bytes, len(deltas)), []

@@ -369,3 +369,6 @@ class TestOwnCounts:
         data["choices"][0]["logprobs"] = four
         record = decoded(event(data), event(data), STOP, DONE)
         assert (record.chunk_tokens, record.token_source) == ([4, 4], TokenSource.COUNTS)
+        four["content"] = [{"logprob": -0.5}]
+        record = decoded(event(data), event(data), STOP, event(counted(8)), DONE)
+        assert sum(record.chunk_tokens) == 8
