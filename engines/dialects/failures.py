@@ -23,7 +23,9 @@ _MESSAGES = ("message", "msg", "detail", "error_msg", "error_message", "status_m
 _CODES = ("code", "error_code", "errcode")
 _SUSPECT = frozenset({*_ERRORS, *_CODES, "base_resp", "type", "status", "message", "detail"})
 """Fields of events that may be errors; chunks with choices have none of them."""
-_LEAST_ERROR_STATUS = 400
+_WELL = frozenset({"0", "200", "ok", "success", "succeeded", "none", "null", "completed"})
+"""Codes and messages of events in which nothing is wrong, in lower case."""
+_LEAST_ERROR_STATUS, _END_OF_STATUS = 400, 600
 
 
 def refusal(status: int, body: bytes) -> str:
@@ -47,19 +49,21 @@ def error_in(chunk: Mapping[str, Any]) -> str | None:
     is_error = chunk.get("object") == "error"
     if not is_error and chunk.keys().isdisjoint(_SUSPECT):
         return None
-    is_fine = any(chunk.get(name) in {0, "0"} for name in _CODES)  # beside which "error_msg" says so
-    for name in _ERRORS[:2] if is_fine else _ERRORS:
-        if chunk.get(name):
-            return error_text(chunk[name])
+    has_choices = bool(chunk.get("choices"))
+    codes = [chunk[name] for name in (*_CODES, "status") if chunk.get(name) is not None]
+    is_fine = any(str(code).lower() in _WELL for code in codes)
+    for name in _ERRORS[:2] if has_choices or is_fine else _ERRORS:
+        if (value := chunk.get(name)) and str(value).lower() not in _WELL:
+            return error_text(value)
     result = mapping(chunk.get("base_resp"))
-    if result.get("status_code"):
+    if str(result.get("status_code") or 0) != "0":
         return error_text(result)
-    if is_error or chunk.get("type") == "error":
+    if is_error or (chunk.get("type") == "error" and not has_choices):
         return error_text(chunk)
-    if not chunk.keys() & {"choices", "usage"}:
-        status = number(chunk.get("code")) or number(chunk.get("status"))
-        if any(chunk.get(name) for name in ("message", "detail")) or (status or 0) >= _LEAST_ERROR_STATUS:
-            return error_text(chunk)
+    if not is_fine and not chunk.keys() & {"choices", "usage"}:
+        said = chunk.get("detail") or chunk.get("message")
+        if said or any(_LEAST_ERROR_STATUS <= (number(code) or 0) < _END_OF_STATUS for code in codes):
+            return error_text(chunk["detail"] if isinstance(said, list) else chunk)
     return None
 
 

@@ -192,6 +192,8 @@ def _words(value: Any) -> str:  # noqa: ANN401  (a string, an object or parts)
     """The text of a string, of a part of a message, or of several."""
     if isinstance(value, dict):
         names = ("text", "summary", "thinking", "content", "reasoning")
+        if "effort" in value:  # settings, which some servers repeat
+            return ""
         return next(filter(None, (_words(value.get(name)) for name in names)), "")
     return text(value) or "".join(map(_words, items(value)))
 

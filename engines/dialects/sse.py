@@ -50,11 +50,13 @@ class SseParser:
         self._line += lines[-1]
         return events
 
-    def rest(self) -> bytes:
-        """The ``data`` of an event that has no blank line behind it, at the end of a stream; empty if there is none."""
+    def rest(self) -> list[bytes]:
+        """The ``data`` of events that have no blank line behind them, at the end of a stream."""
+        events: list[bytes] = []
         if self._line:
-            self._take_line(bytes(self._line), [])
-        return b"" if self._type in _KEEP_ALIVE else b"\n".join(self._data)
+            self._take_line(bytes(self._line), events)
+        self._end(events)
+        return events
 
     def _take_line(self, line: bytes, events: list[bytes]) -> None:
         if not line:
@@ -63,15 +65,17 @@ class SseParser:
         field, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if field == b"data":
-            if self._data and self._data[-1].endswith(b"}") and value.startswith((b"{", b"[DONE]")):
+            if self._data and self._data[-1].rstrip().endswith(b"}") and value.startswith((b"{", b"[DONE]")):
                 self._end(events)
             self._data.append(value)
         elif field == b"event":
+            if self._data and self._data[-1].rstrip().endswith(b"}"):
+                self._end(events)
             self._type = value.strip().lower()
 
     def _end(self, events: list[bytes]) -> None:
         data = b"\n".join(self._data)
         if data and self._type not in _KEEP_ALIVE:
-            is_error = any(word in self._type for word in _ERROR_TYPES)
+            is_error = any(word in self._type for word in _ERROR_TYPES) and not self._type.startswith(b"no_")
             events.append(ErrorData(data) if is_error else data)
         self._data, self._type = [], b""

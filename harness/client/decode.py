@@ -1,6 +1,7 @@
 """Decodes raw reads into request records: pure functions, run after the trial."""
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Protocol
 
@@ -38,11 +39,12 @@ _TRANSPORT_OUTCOMES = {
 }
 
 _NO_REASON = frozenset({"", "null", "none"})
-_GIVEN_UP = (
-    "abort", "cancel", "crash", "disconnect", "error", "evict", "exception", "fail", "insufficient_system",
-    "interrupt", "kv_cache", "out_of_memory", "overload", "preempt", "timed_out", "timeout",
-)  # fmt: skip
-"""Finish reasons, in lower case, that say nothing; and parts of those of an answer that the server gave up."""
+_GIVEN_UP = re.compile(
+    r"(?:.*_)?(?<!no_)(?<!without_)(?:abort|cancel|crash|disconnect|error|evict|exception|insufficient_system|kv_cache"
+    r"|overload|preempt|timeout)[a-z]*(?:_.*)?"
+    r"|(?:.*_)?(?:fail(?:ed|ure)?|oom|out_of_memory|timed_out)(?:_.*)?|interrupt(?:ed|ion)?"
+)
+"""Finish reasons, in lower case, that say nothing; and words of those of an answer that the server gave up."""
 _REPEATING = 4
 """Chunks that must each begin with the one before, so that they are taken for the whole text so far."""
 _LETTERS = {TokenKind.TEXT: "t", TokenKind.REASONING: "r", TokenKind.TOOL: "c"}
@@ -86,7 +88,8 @@ class DecodedStream(msgspec.Struct):
         """Whether the server said that the answer is complete: by a reason, or by its usage and the end mark."""
         if self.is_done and (self.finish is not None or self.usage.output_tokens is not None):
             return True
-        return self.finish is not None and not self.is_continued
+        has_last_usage = self.usage.output_tokens is not None and not self.usage.in_choice
+        return self.finish is not None and (has_last_usage or not self.is_continued)
 
 
 class Reads(Protocol):
@@ -143,10 +146,10 @@ def decode_stream(stream: StreamRecord, dialect: Dialect, tokenizer: Tokenizer |
     outcome, error = _outcome(stream, decoded, refused, by_closing=dialect.ends_by_closing)
     usage = decoded.usage
     pieces = [delta for _, delta in decoded.deltas]
-    own = _own_counts(decoded) if stream.is_streamed else None
+    own = _own_counts(decoded, stream.requested_output_tokens) if stream.is_streamed else None
     output_tokens = streamed_tokens(usage, pieces) if own is None else sum(own)
     if stream.is_streamed:
-        deltas = decoded.deltas if own is None and output_tokens != usage.output_tokens else _counted(decoded)
+        deltas = _counted(decoded, own) if own or output_tokens == usage.output_tokens else decoded.deltas
         counts, source = token_counts(deltas, output_tokens, tokenizer, stream.requested_output_tokens)
     else:
         counts, source = counts_of_whole(pieces, output_tokens, tokenizer)
@@ -189,32 +192,47 @@ def read_stream(stream: Reads, dialect: Dialect) -> DecodedStream:
         payloads = parser.feed(read)
         for data in payloads:
             decoded.is_done = decoded.is_done or data.startswith(b"[DONE]")
-            for event in _events(reader, data):
-                _add(decoded, t_ns, event)
+            _add_all(decoded, t_ns, _events(reader, data))
             if isinstance(data, ErrorData):
-                decoded.fault = decoded.fault or f"the server reports an error: {clip(data)}"
+                decoded.fault = decoded.fault or _reported_error(data)
         if payloads and decoded.last_event_ns is None:
             decoded.answer_id = _answer_id(payloads[0])
         if payloads:
             decoded.last_event_ns = t_ns
-    _read_rest(decoded, stream, reader, parser.rest())
+    for data in parser.rest():
+        _read_rest(decoded, stream, reader, data)
     _subtract_repeated(decoded)
     return decoded
 
 
 def _read_rest(decoded: DecodedStream, stream: Reads, reader: EventReader, data: bytes) -> None:
     """Add an event that has no blank line behind it, if it is whole."""
-    events = _events(reader, data) if data else []
-    if events and not any(isinstance(event, StreamFault) for event in events):
-        for event in events:
-            _add(decoded, stream.read_ns[-1], event)
-        decoded.last_event_ns = stream.read_ns[-1]
     decoded.is_done = decoded.is_done or data.startswith(b"[DONE]")
+    if _is_object(data):
+        _add_all(decoded, stream.read_ns[-1], _events(reader, data))
+        if isinstance(data, ErrorData):
+            decoded.fault = decoded.fault or _reported_error(data)
+        decoded.last_event_ns = stream.read_ns[-1]
+
+
+def _add_all(decoded: DecodedStream, t_ns: int, events: Sequence[Event]) -> None:
+    """Add the events of one payload."""
+    for event in events:
+        _add(decoded, t_ns, event)
+    if any(isinstance(event, Finish) for event in events) and not any(isinstance(e, TokenDelta) for e in events):
+        decoded.is_continued = False
+
+
+def _reported_error(data: bytes) -> str:
+    return f"the server reports an error: {clip(data)}"
 
 
 def _subtract_repeated(decoded: DecodedStream) -> None:
-    """Leave only what is new in deltas of which each repeats the whole text so far."""
+    """Leave only what is new in deltas of which each, or the last alone, repeats the whole text so far."""
     texts = [delta.text for _, delta in decoded.deltas]
+    if len(texts) > _REPEATING and texts[-1] == "".join(texts[:-1]) and not decoded.deltas[-1][1].token_ids:
+        decoded.deltas.pop()
+        return
     grows = all(len(before) < len(after) and after.startswith(before) for before, after in pairwise(texts))
     if len(texts) < _REPEATING or not grows or any(delta.token_ids for _, delta in decoded.deltas):
         return
@@ -305,7 +323,7 @@ def _add(decoded: DecodedStream, t_ns: int, event: Event) -> None:
 def _end(decoded: DecodedStream, reason: str) -> None:
     word = reason.strip().lower()
     words = word.replace(" ", "_").replace("-", "_")
-    if word == "oom" or any(part in words for part in _GIVEN_UP):
+    if _GIVEN_UP.fullmatch(words):
         decoded.fault = decoded.fault or f"the server gave up the answer: its finish reason is '{reason}'"
     elif word not in _NO_REASON:
         decoded.finish = reason
@@ -320,10 +338,10 @@ def _merged(decoded: DecodedStream, newer: Usage) -> Usage:
     return msgspec.structs.replace(newer, **missing)
 
 
-def _counted(decoded: DecodedStream) -> list[tuple[int, TokenDelta]]:
+def _counted(decoded: DecodedStream, own: Sequence[int] | None) -> list[tuple[int, TokenDelta]]:
     """The deltas, each with its token count if usage stood behind every one of them."""
     deltas, totals = decoded.deltas, dict(decoded.stated)
-    if (own := _own_counts(decoded)) is not None:
+    if own is not None:
         return [
             (t_ns, msgspec.structs.replace(delta, tokens=count))
             for (t_ns, delta), count in zip(deltas, own, strict=True)
@@ -338,18 +356,23 @@ def _counted(decoded: DecodedStream) -> list[tuple[int, TokenDelta]]:
     ]
 
 
-def _own_counts(decoded: DecodedStream) -> list[int] | None:
+def _own_counts(decoded: DecodedStream, requested: int | None) -> list[int] | None:
     """The tokens of each delta, where the usage behind each states only its own; None where it states totals.
 
-    Totals rise, and the last one is seldom smaller than the number of chunks.
+    Totals rise, anew in each of several choices, or are the whole answer's from the beginning. So constant counts must
+    be 1 or give the requested length, and a last total behind all deltas must be their sum.
     """
-    deltas = decoded.deltas
-    if len(deltas) < _REPEATING or len(decoded.stated) < len(deltas):
+    deltas, stated = decoded.deltas, decoded.stated
+    if len(deltas) < _REPEATING or len(stated) < len(deltas):
         return None
-    totals = dict(decoded.stated)
-    counts = [totals.get(number, 0) for number in range(1, len(deltas) + 1)]
-    rises = counts[-1] > counts[0] and all(before <= after for before, after in pairwise(counts))
-    if min(counts) < 1 or counts[-1] >= len(deltas) or rises:
+    first, last = dict(reversed(stated)), stated[-1][1]
+    counts = [first.get(number, 0) for number in range(1, len(deltas) + 1)]
+    steps = list(pairwise(counts))
+    rises = counts[-1] > counts[0] and all(before <= after for before, after in steps)
+    rises = rises or (max(counts) > _REPEATING // 2 and all(after in {before + 1, 1} for before, after in steps))
+    is_constant = min(counts) == max(counts) > 1
+    is_contradicted = len(stated) > len(deltas) and last != sum(counts)
+    if min(counts) < 1 or rises or is_contradicted or (is_constant and sum(counts) != requested):
         return None
     return counts
 

@@ -27,10 +27,6 @@ from bakeoff.results.records import TokenSource
 from bakeoff.workloads import APPROXIMATE, Tokenizer, tokenizer_at
 
 
-_UNSEEN = 2
-"""Special tokens at the end of an answer, which no chunk shows."""
-
-
 def token_counts(
     deltas: Sequence[tuple[int, TokenDelta]],
     usage_tokens: int | None,
@@ -58,10 +54,10 @@ def token_counts(
 
     if usage_tokens is not None and not borne(usage_tokens):
         usage_tokens = None
-    if (reported := _reported(deltas)) and (reported[1] is TokenSource.IDS or borne(sum(reported[0]))):
-        # Some servers send the log-probability of one token of a chunk only.
-        is_partial = deltas[0][1].logprobs is not None and (usage_tokens or 0) > sum(reported[0]) + _UNSEEN
-        if reported[1] is TokenSource.IDS or not is_partial:
+    if reported := _reported(deltas):
+        counts, source = reported
+        is_likely = borne(sum(counts)) and _is_confirmed(counts, deltas, usage_tokens)
+        if source is TokenSource.IDS or is_likely:
             return reported
     if usage_tokens == len(deltas):
         return [1] * len(deltas), TokenSource.CHUNKS
@@ -75,6 +71,15 @@ def token_counts(
         return [1] * len(deltas), TokenSource.ASSUMED
     source = TokenSource.APPORTIONED if usage_tokens <= 2 * visible else TokenSource.UNPLACED
     return _guessed(deltas, usage_tokens, counts), source
+
+
+def _is_confirmed(counts: Sequence[int], deltas: Sequence[tuple[int, TokenDelta]], usage_tokens: int | None) -> bool:
+    """Whether counts need not be those of log-probabilities that a server sends for one token of a chunk only."""
+    if deltas[0][1].logprobs is None:
+        return True
+    if usage_tokens is None:
+        return max(counts) > 1
+    return sum(counts) == usage_tokens or sum(counts) + 1 == usage_tokens  # a token that ends the answer is not shown
 
 
 def _guessed(deltas: Sequence[tuple[int, TokenDelta]], tokens: int, found: Sequence[int]) -> list[int]:
@@ -140,7 +145,7 @@ def streamed_tokens(usage: Usage, deltas: Iterable[TokenDelta]) -> int | None:
     """
     output, reasoning = usage.output_tokens, usage.reasoning_tokens or 0
     total = None if usage.total_tokens is None else usage.total_tokens - (usage.prompt_tokens or 0)
-    if output is None and usage.prompt_tokens is not None and total:
+    if output is None and usage.prompt_tokens is not None and total is not None and total > 0:
         output = total
     if output is None or not reasoning:
         return output

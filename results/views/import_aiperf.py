@@ -76,6 +76,8 @@ def read_aiperf(path: Path) -> list[Imported]:
             ) from error
         if decoded.metadata.benchmark_phase == _PROFILING:
             answers.append(_answer(decoded))
+    if any(answer.arrivals_s for answer in answers):  # streamed, so that an answer without a time had no token
+        answers = [msgspec.structs.replace(answer, is_whole=False) for answer in answers]
     if not answers:
         raise NotImportable(f"{file} has no request of the phase '{_PROFILING}'")
     summary = _summary(file.parent / SUMMARY)

@@ -112,7 +112,6 @@ _JSON_FORMATS = (
     ("mooncake", {"messages", "output_length"}),
     ("mooncake", {"messages", "delay"}),
     ("mooncake", {"payload"}),
-    ("sharegpt", {"conversations"}),
     ("openai-jsonl", {"messages"}),
     ("openai-jsonl", {"custom_id", "body"}),
     ("openai-jsonl", {"prompt", "model"}),
@@ -125,6 +124,7 @@ _JSON_FORMATS = (
     ("questions", {"question"}),
     ("questions", {"instruction"}),
     ("mlperf-endpoints", {"_type"}),
+    ("sharegpt", {"conversations"}),
 )
 """Keys that the first object must have, more specific sets first."""
 _OTHER_KINDS = {

@@ -26,8 +26,8 @@ _ROOT = -1
 _BLOCK_TOKENS = 512
 _USUAL_BLOCKS = (16, 32, 64, 128, 256, 512, 1024)
 _PEEKED_ROWS = 256
-_LEAST_EPOCH_S, _MOST_EPOCH_S = 1e9, 1e10
-"""Seconds since 1970, from 2001 to 2286; milliseconds since then have three digits more."""
+_LEAST_EPOCH_S, _MOST_EPOCH_S = 1.4e9, 2.2e9
+"""Seconds since 1970, from 2014 to 2039; milliseconds since then have three digits more."""
 _LEAST_GAP_MS = 10
 """If stamps taken as milliseconds are closer on average, they may be seconds."""
 
@@ -42,6 +42,10 @@ def _stamp(text: bytes) -> float | None:
         return msgspec.json.decode(text, type=_Stamped, strict=False).timestamp
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
+
+
+def _is_epoch_s(stamps: Sequence[float]) -> bool:
+    return bool(stamps) and _LEAST_EPOCH_S <= stamps[0] < _MOST_EPOCH_S
 
 
 def _unit_text(unit_s: float) -> str:
@@ -141,7 +145,9 @@ class Mooncake(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The unit of times in AIPerf's form: the one given, else what the first rows show."""
         if self.time_unit_s is not None:
             return self.time_unit_s
-        return self._unit_s([stamp for _, text in head if (stamp := _stamp(text)) is not None])
+        stamps = [stamp for _, text in head if (stamp := _stamp(text)) is not None]
+        is_whole = all(stamp.is_integer() for stamp in stamps) and not _is_epoch_s(stamps)
+        return 0.001 if is_whole else self._unit_s(stamps)  # milliseconds by definition, unless they show otherwise
 
     def _unit_s(self, stamps: Sequence[float], *, is_open: bool = False) -> float:
         """Seconds of a unit of times; ``is_open`` if it is as likely a second as a millisecond.
@@ -149,7 +155,7 @@ class Mooncake(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         Raises:
             BadTrace: the times may be milliseconds or seconds.
         """
-        if stamps and _LEAST_EPOCH_S <= stamps[0] < _MOST_EPOCH_S:
+        if _is_epoch_s(stamps):
             return 1.0
         gap = (stamps[-1] - stamps[0]) / (len(stamps) - 1) if len(stamps) > 1 else 0.0
         if 0 < gap < _LEAST_GAP_MS or (is_open and gap):

@@ -1,36 +1,55 @@
 """``openai-jsonl``: request bodies of the OpenAI API, one per line, bare or in Batch API envelopes."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 
 from bakeoff.workloads.rng import Seed
-from bakeoff.workloads.traces.checks import Clock, RequestedTokens, check_output_tokens, epoch_s
+from bakeoff.workloads.traces.checks import Clock, check_output_tokens, epoch_s, whole_number
 from bakeoff.workloads.traces.reading import bad, records
-from bakeoff.workloads.traces.recorded_chat import ChatBody, Part, RecordedMessage, messages_of, tools_text
+from bakeoff.workloads.traces.recorded_chat import ChatBody, tools_text
 from bakeoff.workloads.traces.row import TraceRow
+from bakeoff.workloads.types import Message
 
 
 class _Body(ChatBody, frozen=True):
     at_s: float | None = None
     timestamp: float | str | None = None
     session: str | int | None = None
-    system: str | list[Part] | None = None
-    max_output_tokens: RequestedTokens | None = None
-    max_new_tokens: RequestedTokens | None = None
-    output_tokens: RequestedTokens | None = None
-    output_len: RequestedTokens | None = None
-    output_length: RequestedTokens | None = None
-    expected_output_len: RequestedTokens | None = None
+    continue_final_message: bool = False
+    system: Any = None
+    max_output_tokens: Any = None
+    max_new_tokens: Any = None
+    output_tokens: Any = None
+    output_len: Any = None
+    output_length: Any = None
+    expected_output_len: Any = None
 
     @property
     def length(self) -> int | None:
-        """The requested length of the answer, under any of its names."""
-        names = (
-            self.max_completion_tokens, self.max_tokens, self.max_output_tokens, self.max_new_tokens,
-            self.output_tokens, self.output_len, self.output_length, self.expected_output_len,
+        """The requested length of the answer, under any of its names, of which only OpenAI's must be numbers."""
+        named = (
+            self.max_output_tokens, self.max_new_tokens, self.output_tokens, self.output_len, self.output_length,
+            self.expected_output_len,
         )  # fmt: skip
-        return next(filter(None, names), None)
+        lengths = (self.max_completion_tokens, self.max_tokens, *map(whole_number, named))
+        return next((length for length in lengths if length and length > 0), None)
+
+    def with_system(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+        """The messages behind the system prompt that Anthropic's bodies have beside them."""
+        parts = [self.system] if isinstance(self.system, str) else self.system if isinstance(self.system, list) else []
+        texts = [part.get("text") if isinstance(part, dict) else part for part in parts]
+        prompt = "\n".join(text for text in texts if isinstance(text, str) and text.strip())
+        is_missing = prompt and messages and messages[0].role != "system"
+        return (Message("system", prompt), *messages) if is_missing else messages
+
+    def is_answered(self, messages: tuple[Message, ...]) -> bool:
+        """Whether the last message is the recorded answer, as in sets for fine-tuning."""
+        *earlier, last = messages or (Message("user", ""),)
+        is_answer = last.role == "assistant" and bool(last.content) and not last.tool_calls
+        is_asked = any(message.role in {"user", "tool"} for message in earlier)
+        return is_answer and is_asked and self.length is None and not self.continue_final_message
 
 
 class _Line(_Body, frozen=True):
@@ -74,12 +93,10 @@ class OpenAiJsonl(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def _row(self, line: _Line, body: _Body, arrivals: "_Arrivals") -> TraceRow:
         messages, prompt = body.checked_prompt()
-        if body.system and messages:  # as in Anthropic's bodies
-            messages = messages_of([RecordedMessage("system", body.system)]) + messages
+        messages = body.with_system(messages)
         length, answer = body.length or self.output_tokens, None
-        if body.length is None and messages[1:] and messages[-1].role == "assistant" and messages[-1].content:
-            *earlier, last = messages  # as sets for fine-tuning have it
-            messages, length, answer = tuple(earlier), None, last.content
+        if body.is_answered(messages):
+            messages, length, answer = messages[:-1], None, messages[-1].content
         session = line.session if line.session is not None else body.session
         return TraceRow(
             arrivals.next_s(line, body),

@@ -122,7 +122,7 @@ def _turns(conversation: _Conversation, number: int) -> Iterator[TraceRow]:
     """One row per question that has an answer."""
     name = f"{number}" if conversation.id is None else f"{number}:{conversation.id}"
     chat: list[Message] = []
-    messages = [message for part in conversation.conversations if (message := _message(part)).content.strip()]
+    messages = [message for part in conversation.conversations if (message := _message(part)) is not None]
     for i, message in enumerate(messages):
         if message.role == "assistant" and not any(before.role == "user" for before in chat):
             continue
@@ -132,10 +132,13 @@ def _turns(conversation: _Conversation, number: int) -> Iterator[TraceRow]:
             yield TraceRow(None, None, None, name, messages=tuple(chat), answer=answer.content)
 
 
-def _message(part: _Part) -> Message:
+def _message(part: _Part) -> Message | None:
+    """The message of a part; None if it is empty."""
     speaker, value = part.speaker or part.role or "", part.content if part.value is None else part.value
     if value is None:
         raise _BadPart("has a part without the text in 'value' or 'content'")
+    if not value.strip():
+        return None
     role = _ROLES.get(speaker.strip().lower())
     if role is None:
         raise _BadPart(f"has a part from {quoted(speaker)}; known: {', '.join(_ROLES)}")

@@ -104,8 +104,14 @@ class TestEnds:
     def test_what_says_that_all_is_well_is_no_error(self) -> None:
         fine: dict[str, Any] = {**chunk(" a"), "code": 0, "error": None, "base_resp": {"status_code": 0}}
         assert ended(event(fine), STOP, event(counted(5)), DONE).outcome is Outcome.OK
-        for other in ({"code": 200, "status": "ok"}, {"error_code": 0, "error_msg": "ok"}, {"type": "ping"}):
+        others: list[dict[str, Any]] = [
+            {"code": 200, "status": "ok"}, {"error_code": 0, "error_msg": "ok"}, {"type": "ping"},
+            {"code": 20000, "data": None}, {"code": 0, "message": "Success"}, {"code": {}, "data": []},
+        ]  # fmt: skip
+        for other in others:
             assert ended(event(other), STOP, event(counted(4)), DONE).outcome is Outcome.OK
+        for more in ({"status": 0, "errmsg": "success"}, {"exception": "None"}, {"base_resp": {"status_code": "0"}}):
+            assert ended(event({**chunk(" a"), **more}), STOP, event(counted(5)), DONE).outcome is Outcome.OK
 
     @pytest.mark.parametrize("kind", ["error", "exception", "server_error"])
     @pytest.mark.parametrize("data", [{"code": 500, "msg": "worker 3 lost"}, "worker 3 lost", ["worker 3 lost"]])
@@ -125,6 +131,22 @@ class TestEnds:
             record = ended(STOP, event(counted(4))[:-cut])
             assert (record.outcome, record.output_tokens, record.usage_ns) == (Outcome.OK, 4, 150 * MS)
         assert ended(event(counted(4)), STOP[:-5]).outcome is Outcome.TRUNCATED
+
+    def test_several_choices_each_end_with_a_reason(self) -> None:
+        reads = [*words(), STOP, *words(), STOP]
+        assert decoded(*reads).outcome is Outcome.OK
+        called = event(chunk(finish="tool_calls", tool_calls=[{"function": {"name": "f"}}]))
+        assert ended(event(chunk(" a", finish="stop")), called, event(counted(6))).outcome is Outcome.OK
+
+    @pytest.mark.parametrize("reason", ["no_error", "failover_complete", "interrupted_by_stop_sequence", "stop"])
+    def test_a_reason_that_only_looks_like_a_failure_is_none(self, reason: str) -> None:
+        assert ended(event(chunk(finish=reason)), event(counted(4)), DONE).outcome is Outcome.OK
+
+    def test_an_error_at_the_end_needs_no_blank_line(self) -> None:
+        assert ended(STOP, event({"error": {"message": "boom"}})[:-1]).error == "boom"
+        assert "boom" in (ended(STOP, event({"x": "boom"}, "error")[:-1]).error or "")
+        record = ended(STOP, event(counted(4))[:-1], DONE[:-2])
+        assert (record.outcome, record.output_tokens) == (Outcome.OK, 4)
 
     def test_a_reason_in_every_chunk_ends_nothing_but_the_last(self) -> None:
         every = [event(chunk(" a", finish="stop")) for _ in range(4)]
@@ -188,6 +210,8 @@ class TestTolerance:
     def test_chunks_may_name_their_delta_message(self) -> None:
         reads = [event({"choices": [{"index": 0, "message": {"content": " a"}}]}) for _ in range(4)]
         assert decoded(*reads, STOP, event(counted(4)), DONE).text == " a a a a"
+        whole = event({"choices": [{"index": 0, "message": {"content": " a a a a"}, "finish_reason": "stop"}]})
+        assert ended(whole, event(counted(4)), DONE).text == " a a a a"
         both = chunk(" a")
         both["choices"][0]["message"] = {"content": " a a"}
         assert ended(event(both), STOP, DONE).text == " a a a a a"
@@ -348,16 +372,32 @@ class TestOwnCounts:
         assert (record.text, record.chunk_tokens) == ("so it goes on", [1, 1, 1, 1])
         assert decoded(*(event(chunk(text)) for text in texts[:3]), STOP, DONE).text == "".join(texts[:3])
 
-    @pytest.mark.parametrize("each", [1, 3])
-    def test_usage_that_states_the_tokens_of_its_own_chunk_is_added_up(self, each: int) -> None:
-        reads = [event({**chunk(" a b c"), "usage": {"completion_tokens": each}}) for _ in range(6)]
-        record = decoded(*reads, STOP, DONE)
-        assert (record.output_tokens, record.chunk_tokens) == (6 * each, [each] * 6)
+    @pytest.mark.parametrize("counts", [[1] * 6, [3] * 6, [2, 3, 1, 3, 3, 1]])
+    def test_usage_that_states_the_tokens_of_its_own_chunk_is_added_up(self, counts: list[int]) -> None:
+        reads = [event({**chunk(" a b c"), "usage": {"completion_tokens": count}}) for count in counts]
+        asked = msgspec.structs.replace(stream([*reads, STOP, DONE]), requested_output_tokens=18)
+        record = decode_stream(asked, OpenAiDialect(), None)
+        assert (record.output_tokens, record.chunk_tokens) == (sum(counts), counts)
+
+    @pytest.mark.parametrize(("counts", "total"), [([3] * 8, 3), ([1] * 4, 1), ([1, 2, 3, 4, 5, 1, 2, 3], 8)])
+    def test_totals_of_the_whole_answer_or_of_several_choices_are_not_added_up(
+        self, counts: list[int], total: int
+    ) -> None:
+        reads = [event({**chunk("a"), "usage": {"completion_tokens": count}}) for count in counts]
+        assert decoded(*reads, STOP, event(counted(total)), DONE).output_tokens == total
 
     def test_totals_that_fall_behind_the_chunks_are_totals(self) -> None:
         totals = (1, 2, 2, 3, 4, 5)
         reads = [event({**chunk(" a"), "usage": {"completion_tokens": total}}) for total in totals]
         assert decoded(*reads, STOP, DONE).output_tokens == 5
+
+    def test_settings_of_reasoning_are_no_reasoning(self) -> None:
+        reads = [event(chunk(" a", reasoning={"effort": "high", "summary": "auto"})) for _ in range(4)]
+        assert decoded(*reads, STOP, event(counted(4)), DONE).text == " a a a a"
+
+    def test_a_total_that_is_smaller_than_the_prompt_is_none(self) -> None:
+        record = ended(STOP, event({"choices": [], "usage": {"prompt_tokens": 50, "total_tokens": 8}}), DONE)
+        assert (record.output_tokens, record.chunk_tokens) == (4, [1] * 4)
 
     def test_a_total_stands_for_the_output(self) -> None:
         record = ended(STOP, event({"choices": [], "usage": {"prompt_tokens": 8, "total_tokens": 12}}), DONE)
@@ -372,3 +412,4 @@ class TestOwnCounts:
         four["content"] = [{"logprob": -0.5}]
         record = decoded(event(data), event(data), STOP, event(counted(8)), DONE)
         assert sum(record.chunk_tokens) == 8
+        assert decoded(event(data), event(data), STOP, DONE).token_source is TokenSource.ASSUMED

@@ -326,3 +326,6 @@ def test_times_that_may_be_seconds_are_refused_in_aiperfs_form(tmp_path: Path) -
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert refusal("mooncake", path).endswith("set time_unit_s to 0.001 or 1")
     assert [row.at_s for row in read("mooncake", path, time_unit_s=1)] == pytest.approx([0, 0.7, 1.4, 2.1])
+    dense = [{"timestamp": 5 * number, "input_length": 60, "session_id": f"s{number}"} for number in range(4)]
+    path.write_text("".join(json.dumps(line) + "\n" for line in dense))
+    assert [row.at_s for row in read("mooncake", path)] == pytest.approx([0, 0.005, 0.01, 0.015])

@@ -90,12 +90,33 @@ def test_bodies_state_lengths_under_several_names(tmp_path: Path, name: str, len
     assert [row.output_tokens for row in read("openai-jsonl", write(tmp_path / "b.jsonl", json.dumps(body)))] == [16]
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"output_tokens": 0}, {"max_new_tokens": -1}, {"output_tokens": [5]}, {"output_length": 12.5}, {"system": True},
+        {"system": {"os": "linux"}}, {"system": " "},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_other_fields_of_bodies_refuse_nothing(tmp_path: Path, more: dict[str, object]) -> None:
+    body = {"messages": [{"role": "user", "content": "Q"}], "max_tokens": 4, **more}
+    (row,) = read("openai-jsonl", write(tmp_path / "b.jsonl", json.dumps(body)))
+    assert (len(row.messages or ()), row.output_tokens) == (1, 4)
+
+
+def test_empty_parts_of_any_speaker_are_left_out(tmp_path: Path) -> None:
+    parts = [{"from": "tool", "value": ""}, {"from": "", "value": " "}, *CHAT]
+    assert len(read("sharegpt", write(tmp_path / "s.json", json.dumps([{"conversations": parts}])))) == 1
+
+
 def test_a_last_message_of_the_assistant_is_the_answer_unless_a_length_is_stated(tmp_path: Path) -> None:
     body = {"messages": [{"role": "user", "content": "Q"}, {"role": "assistant", "content": "A b c"}]}
     (row,) = read("openai-jsonl", write(tmp_path / "b.jsonl", json.dumps(body)))
     assert (len(row.messages or ()), row.output_tokens, row.answer) == (1, None, "A b c")
     (row,) = read("openai-jsonl", write(tmp_path / "c.jsonl", json.dumps(body | {"max_tokens": 7})))
     assert (len(row.messages or ()), row.output_tokens, row.answer) == (2, 7, None)
+    (row,) = read("openai-jsonl", write(tmp_path / "d.jsonl", json.dumps(body | {"continue_final_message": True})))
+    assert (len(row.messages or ()), row.answer) == (2, None)
 
 
 @pytest.mark.parametrize("system", ["be brief", [{"type": "text", "text": "be brief"}]])
