@@ -312,4 +312,4 @@ class TestLlamaCppPython:
         trial, requests = only(attached_run(tmp_path, FakeLlamaCppPython(PACE, flags=flags), "llama_cpp_python"))
         assert trial.record.verdict is Verdict.INVALID
         assert {(request.status, request.outcome) for request in requests} == {(200, Outcome.TRUNCATED)}
-        assert {request.error for request in requests} == {"the stream ended without a finish reason"}
+        assert {request.error for request in requests} == {"the stream ended without any event"}
