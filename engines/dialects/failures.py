@@ -22,7 +22,7 @@ _ERRORS = ("error", "errors", "error_msg", "error_message", "err_msg", "errmsg",
 _MESSAGES = ("message", "msg", "detail", "error_msg", "error_message", "status_msg", "title", "reason")
 _CODES = ("code", "error_code", "errcode")
 _SUSPECT = frozenset({*_ERRORS, *_CODES, "base_resp", "type", "status", "message", "detail"})
-"""Fields of events that may be errors; chunks with choices have none of them."""
+"""Fields without one of which an event is no error; few chunks of answers have one."""
 _WELL = frozenset({"0", "200", "ok", "success", "succeeded", "none", "null", "completed"})
 """Codes and messages of events in which nothing is wrong, in lower case."""
 _LEAST_ERROR_STATUS, _END_OF_STATUS = 400, 600

@@ -23,14 +23,15 @@ from bakeoff.engines.dialects.base import (
 )
 from bakeoff.engines.dialects.fields import EXTENDED, EXTENDED_CHAT, OFFICIAL, OFFICIAL_CHAT, Carriers
 from bakeoff.engines.dialects.messages import chat_messages
+from bakeoff.engines.dialects.sse import KEEP_ALIVE
 from bakeoff.engines.dialects.usage import stated_usage
 from bakeoff.engines.dialects.values import items, mapping, number, text
 from bakeoff.workloads.types import Turn
 
 STREAM_HEADERS = {"content-type": "application/json", "accept": "text/event-stream"}
 
-_SAYS_NOTHING = frozenset({b"null", b"[]", b"ping", b"pong", b"heartbeat", b"keepalive", b"keep-alive", b"keep_alive"})
-"""Events that keep a connection open."""
+_SAYS_NOTHING = KEEP_ALIVE | {b"null", b"[]"}
+"""Data of events that only keep a connection open."""
 _LONGEST_NOTHING = 20
 _REASONING_FIELDS = (
     "reasoning_content", "reasoning", "reasoning_text", "thinking", "thinking_content", "thought", "thoughts",

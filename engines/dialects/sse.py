@@ -8,10 +8,9 @@ keep-alive are dropped, JSON objects in successive lines are events of their own
 event without its blank line holds.
 """
 
+KEEP_ALIVE = frozenset({b"ping", b"pong", b"heartbeat", b"keepalive", b"keep-alive", b"keep_alive", b"hb"})
+"""Words, in lower case, of events that only keep a connection open."""
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-
-
-_KEEP_ALIVE = frozenset({b"ping", b"pong", b"heartbeat", b"keepalive", b"keep-alive", b"keep_alive", b"hb"})
 _ERROR_TYPES = (b"error", b"exception")
 
 
@@ -75,7 +74,7 @@ class SseParser:
 
     def _end(self, events: list[bytes]) -> None:
         data = b"\n".join(self._data)
-        if data and self._type not in _KEEP_ALIVE:
+        if data and self._type not in KEEP_ALIVE:
             is_error = any(word in self._type for word in _ERROR_TYPES) and not self._type.startswith(b"no_")
             events.append(ErrorData(data) if is_error else data)
         self._data, self._type = [], b""

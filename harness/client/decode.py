@@ -39,12 +39,13 @@ _TRANSPORT_OUTCOMES = {
 }
 
 _NO_REASON = frozenset({"", "null", "none"})
+"""Finish reasons, in lower case, that say nothing."""
 _GIVEN_UP = re.compile(
     r"(?:.*_)?(?<!no_)(?<!without_)(?:abort|cancel|crash|disconnect|error|evict|exception|insufficient_system|kv_cache"
     r"|overload|preempt|timeout)[a-z]*(?:_.*)?"
     r"|(?:.*_)?(?:fail(?:ed|ure)?|oom|out_of_memory|timed_out)(?:_.*)?|interrupt(?:ed|ion)?"
 )
-"""Finish reasons, in lower case, that say nothing; and words of those of an answer that the server gave up."""
+"""Finish reasons of an answer that the server gave up, in lower case, their words joined by ``_``."""
 _REPEATING = 4
 """Chunks that must each begin with the one before, so that they are taken for the whole text so far."""
 _LETTERS = {TokenKind.TEXT: "t", TokenKind.REASONING: "r", TokenKind.TOOL: "c"}
@@ -191,40 +192,29 @@ def read_stream(stream: Reads, dialect: Dialect) -> DecodedStream:
     for t_ns, read in zip(stream.read_ns, stream.reads, strict=True):
         payloads = parser.feed(read)
         for data in payloads:
-            decoded.is_done = decoded.is_done or data.startswith(b"[DONE]")
-            _add_all(decoded, t_ns, _events(reader, data))
-            if isinstance(data, ErrorData):
-                decoded.fault = decoded.fault or _reported_error(data)
+            _read_payload(decoded, t_ns, reader, data)
         if payloads and decoded.last_event_ns is None:
             decoded.answer_id = _answer_id(payloads[0])
         if payloads:
             decoded.last_event_ns = t_ns
     for data in parser.rest():
-        _read_rest(decoded, stream, reader, data)
+        if data.startswith(b"[DONE]") or _is_object(data):  # whole, though no blank line ends it
+            decoded.last_event_ns = stream.read_ns[-1]
+            _read_payload(decoded, decoded.last_event_ns, reader, data)
     _subtract_repeated(decoded)
     return decoded
 
 
-def _read_rest(decoded: DecodedStream, stream: Reads, reader: EventReader, data: bytes) -> None:
-    """Add an event that has no blank line behind it, if it is whole."""
-    decoded.is_done = decoded.is_done or data.startswith(b"[DONE]")
-    if _is_object(data):
-        _add_all(decoded, stream.read_ns[-1], _events(reader, data))
-        if isinstance(data, ErrorData):
-            decoded.fault = decoded.fault or _reported_error(data)
-        decoded.last_event_ns = stream.read_ns[-1]
-
-
-def _add_all(decoded: DecodedStream, t_ns: int, events: Sequence[Event]) -> None:
+def _read_payload(decoded: DecodedStream, t_ns: int, reader: EventReader, data: bytes) -> None:
     """Add the events of one payload."""
+    decoded.is_done = decoded.is_done or data.startswith(b"[DONE]")
+    events = _events(reader, data)
     for event in events:
         _add(decoded, t_ns, event)
     if any(isinstance(event, Finish) for event in events) and not any(isinstance(e, TokenDelta) for e in events):
         decoded.is_continued = False
-
-
-def _reported_error(data: bytes) -> str:
-    return f"the server reports an error: {clip(data)}"
+    if isinstance(data, ErrorData):
+        decoded.fault = decoded.fault or f"the server reports an error: {clip(data)}"
 
 
 def _subtract_repeated(decoded: DecodedStream) -> None:
@@ -339,21 +329,23 @@ def _merged(decoded: DecodedStream, newer: Usage) -> Usage:
 
 
 def _counted(decoded: DecodedStream, own: Sequence[int] | None) -> list[tuple[int, TokenDelta]]:
-    """The deltas, each with its token count if usage stood behind every one of them."""
-    deltas, totals = decoded.deltas, dict(decoded.stated)
-    if own is not None:
-        return [
-            (t_ns, msgspec.structs.replace(delta, tokens=count))
-            for (t_ns, delta), count in zip(deltas, own, strict=True)
-        ]
-    so_far = [totals.get(number) for number in range(1, len(deltas) + 1)]
-    totals_known = [total for total in so_far if total is not None]
-    added = [after - before for before, after in pairwise([0, *totals_known])]
-    if len(deltas) < 2 or len(totals_known) < len(deltas) or min(added) < 1:
-        return deltas
+    """The deltas, each with its token count if usage stood behind every one of them; ``own``: see `_own_counts`."""
+    counts = own or _risen(decoded)
+    if counts is None:
+        return decoded.deltas
     return [
-        (t_ns, msgspec.structs.replace(delta, tokens=count)) for (t_ns, delta), count in zip(deltas, added, strict=True)
+        (t_ns, msgspec.structs.replace(delta, tokens=count))
+        for (t_ns, delta), count in zip(decoded.deltas, counts, strict=True)
     ]
+
+
+def _risen(decoded: DecodedStream) -> list[int] | None:
+    """By how much a total that stood behind every delta rose with each; None if one is missing, or it did not rise."""
+    deltas, totals = decoded.deltas, dict(decoded.stated)
+    so_far = [totals.get(number) for number in range(1, len(deltas) + 1)]
+    known = [total for total in so_far if total is not None]
+    added = [after - before for before, after in pairwise([0, *known])]
+    return None if len(deltas) < 2 or len(known) < len(deltas) or min(added) < 1 else added
 
 
 def _own_counts(decoded: DecodedStream, requested: int | None) -> list[int] | None:

@@ -16,6 +16,7 @@ import torch
 import triton
 import triton.language as tl
 
+from bakeoff.reference_engine.kernels.code_words import numbers_of_bytes
 from bakeoff.reference_engine.kernels.early_start import await_inputs, early_start
 from bakeoff.reference_engine.kernels.operands import require_packed, require_rows
 
@@ -28,17 +29,8 @@ def _instructions(*lines: str) -> tl.constexpr:
     return tl.constexpr("{\n.reg .b32 pair, sign;\n" + "\n".join(lines) + "\n}")
 
 
-def _from_int8(out: str, pair: str) -> list[str]:
-    """Instructions that turn codes in the lower bytes of two times 16 bits into bfloat16 numbers."""
-    return [
-        f"lop3.b32 sign, {pair}, 0x00800080, 0x43004300, 0xEA;",
-        f"lop3.b32 {out}, {pair}, 0x007F007F, 0x43004300, 0xEA;",
-        f"sub.bf16x2 {out}, {out}, sign;",
-    ]
-
-
 def _from_e4m3(out: str, pair: str) -> list[str]:
-    """The same for codes in the higher bytes, times 2^-120."""
+    """As `numbers_of_bytes`, for codes in the higher bytes; the numbers are times 2^-120."""
     return [
         f"and.b32 sign, {pair}, 0x80008000;",
         f"shr.b32 pair, {pair}, 4;",
@@ -48,15 +40,15 @@ def _from_e4m3(out: str, pair: str) -> list[str]:
 
 # Four bytes to two pairs, and the lower and the higher bytes of a pair of 16 bits.
 _INT8_BYTES = _instructions(
-    "prmt.b32 pair, $2, 0, 0x4140;", *_from_int8("$0", "pair"),
-    "prmt.b32 pair, $2, 0, 0x4342;", *_from_int8("$1", "pair"),
+    "prmt.b32 pair, $2, 0, 0x4140;", *numbers_of_bytes("$0", "pair"),
+    "prmt.b32 pair, $2, 0, 0x4342;", *numbers_of_bytes("$1", "pair"),
 )  # fmt: skip
 _E4M3_BYTES = _instructions(
     "prmt.b32 pair, $2, 0, 0x1404;", *_from_e4m3("$0", "pair"),
     "prmt.b32 pair, $2, 0, 0x3424;", *_from_e4m3("$1", "pair"),
 )  # fmt: skip
-_INT8_LOW = _instructions(*_from_int8("$0", "$1"))
-_INT8_HIGH = _instructions("shr.b32 pair, $1, 8;", *_from_int8("$0", "pair"))
+_INT8_LOW = _instructions(*numbers_of_bytes("$0", "$1"))
+_INT8_HIGH = _instructions("shr.b32 pair, $1, 8;", *numbers_of_bytes("$0", "pair"))
 _E4M3_LOW = _instructions("shl.b32 pair, $1, 8;", *_from_e4m3("$0", "pair"))
 _E4M3_HIGH = _instructions(*_from_e4m3("$0", "$1"))
 

@@ -210,6 +210,23 @@ def _look_up(planes: Sequence[int]) -> str:
     return "{\n" + "\n".join(lines) + "\n}"
 
 
+def numbers_of_bytes(out: str, pair: str, implied: str = "0x43004300") -> list[str]:
+    """Instructions that turn signed codes in the lower bytes of a pair of 16 bits into a pair of bfloat16 numbers.
+
+    The lower seven bits are added to 128; then 128 or, where the byte is negative, 256 is subtracted.
+
+    Args:
+        out: register of the numbers.
+        pair: register of the codes.
+        implied: twice 128 as bfloat16.
+    """
+    return [
+        f"lop3.b32 {out}, {pair}, 0x007F007F, {implied}, 0xEA;",
+        f"lop3.b32 sign, {pair}, 0x00800080, {implied}, 0xEA;",
+        f"sub.bf16x2 {out}, {out}, sign;",
+    ]
+
+
 def _pairs(bits: int) -> tl.constexpr:
     """Instructions that turn two words, neighbours in the operand, into a pair of bfloat16 numbers for each slice.
 
@@ -225,9 +242,8 @@ def _pairs(bits: int) -> tl.constexpr:
         lines += [f"shr.b32 pair, {half}, {shift};"]
         if bits == 4:
             lines += [f"lop3.b32 ${number}, pair, 0x000F000F, implied, 0xEA;"]
-        else:  # the lower seven bits are added to 128; then 128 or, where the byte is negative, 256 is subtracted
-            lines += [f"lop3.b32 ${number}, pair, 0x007F007F, implied, 0xEA;"]
-            lines += ["lop3.b32 sign, pair, 0x00800080, implied, 0xEA;", f"sub.bf16x2 ${number}, ${number}, sign;"]
+        else:
+            lines += numbers_of_bytes(f"${number}", "pair", "implied")
     return tl.constexpr("{\n" + "\n".join(lines) + "\n}")
 
 

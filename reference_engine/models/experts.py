@@ -155,9 +155,10 @@ def _coded_stack(linears: Sequence[Linear]) -> Stack | None:
     coded = [linear for linear in linears if isinstance(linear, CodedLinear) and linear.order is None]
     if len(coded) < len(linears) or len({(linear.weight.layout, linear.weight.words.shape) for linear in coded}) > 1:
         return None
+    from bakeoff.reference_engine.kernels.code_words import Words  # noqa: PLC0415 (needs Triton)
+
     biases = [linear.bias for linear in coded if linear.bias is not None]
-    words = type(coded[0].weight).stacked([linear.weight for linear in coded])
-    return Stack(words, torch.stack(biases) if biases else None)
+    return Stack(Words.stacked([linear.weight for linear in coded]), torch.stack(biases) if biases else None)
 
 
 class Experts:

@@ -76,8 +76,8 @@ def read_aiperf(path: Path) -> list[Imported]:
             ) from error
         if decoded.metadata.benchmark_phase == _PROFILING:
             answers.append(_answer(decoded))
-    if any(answer.arrivals_s for answer in answers):  # streamed, so that an answer without a time had no token
-        answers = [msgspec.structs.replace(answer, is_whole=False) for answer in answers]
+    if not any(answer.arrivals_s for answer in answers):  # otherwise an answer without a time had no token
+        answers = [msgspec.structs.replace(answer, is_whole=True) for answer in answers]
     if not answers:
         raise NotImportable(f"{file} has no request of the phase '{_PROFILING}'")
     summary = _summary(file.parent / SUMMARY)
@@ -131,7 +131,6 @@ def _answer(line: _Line) -> Answer:
         error=None if error is None else f"{error.type or 'error'}: {error.message or ''}".strip(),
         status=code,
         was_cancelled=about.was_cancelled,
-        is_whole=not first_ms and bool(last_ms),
     )
 
 

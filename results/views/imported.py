@@ -48,7 +48,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
         error: why it failed; None if it did not.
         status: HTTP status, if it failed with one.
         was_cancelled: whether the tool gave it up at its end.
-        is_whole: whether it came as a whole if no arrival is known, at its end.
+        is_whole: whether it was not streamed, so that its tokens came at its end.
     """
 
     session: str

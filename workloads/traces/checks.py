@@ -3,7 +3,7 @@
 import math
 import re
 from datetime import date
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 
@@ -50,15 +50,6 @@ def tokens(text: str, name: str, least: int) -> int:
     if not (least <= value <= MAX_TOKENS and value == int(value)):
         raise ValueError(f"{name} must be a whole number from {least} to {MAX_TOKENS}, not {quoted(text)}")
     return int(value)
-
-
-def whole_number(value: Any) -> int | None:  # noqa: ANN401  (any JSON value)
-    """A whole number, also as 20.0 or "20"; None for any other value."""
-    try:
-        number = None if isinstance(value, bool | None) else float(value)
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return int(number) if number is not None and number.is_integer() and abs(number) <= MAX_TOKENS else None
 
 
 def check_output_tokens(output_tokens: int) -> None:

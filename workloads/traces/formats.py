@@ -182,10 +182,14 @@ def detect(path: str) -> str:
     return name
 
 
+def _head(path: str) -> bytes:
+    with opened(path) as file:
+        return file.read(_HEAD_BYTES).removeprefix(BYTE_ORDER_MARK).lstrip()
+
+
 def _kind_of(path: str) -> str | None:
     """What a file is that no format reads, and what makes it readable; None if that is not known."""
-    with opened(path) as file:
-        head = file.read(_HEAD_BYTES).removeprefix(BYTE_ORDER_MARK).lstrip()
+    head = _head(path)
     for start, kind in _OTHER_KINDS.items():
         if head[: len(start)].lower() == start.lower():
             return kind
@@ -209,8 +213,7 @@ def _folder_format(folder: Path) -> str | None:
 
 
 def _file_format(path: str) -> str | None:
-    with opened(path) as file:
-        head = file.read(_HEAD_BYTES).removeprefix(BYTE_ORDER_MARK).lstrip()
+    head = _head(path)
     if not head:
         raise bad(path, None, "is empty")
     line = head.partition(b"\n")[0].strip()

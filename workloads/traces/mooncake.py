@@ -93,10 +93,9 @@ class Mooncake(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def rows(self, seed: Seed) -> Iterator[TraceRow]:
         """The requests, as :class:`bakeoff.workloads.traces.row.Trace` defines them."""
-        first, texts = peeked(lines(self.path), 1)
+        first, texts = peeked(lines(self.path), _PEEKED_ROWS)
         if first and is_session_form(first[0][1]):
-            head, texts = peeked(texts, _PEEKED_ROWS)
-            reading = Sessions(self.block_tokens or _BLOCK_TOKENS, self._session_unit_s(head), self.output_tokens)
+            reading = Sessions(self.block_tokens or _BLOCK_TOKENS, self._session_unit_s(first), self.output_tokens)
             yield from session_rows(self.path, texts, reading, self._check_blocks)
             return
         head, plain = peeked(self._decoded(texts), _PEEKED_ROWS)
@@ -123,9 +122,9 @@ class Mooncake(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def notes(self) -> list[str]:
         """Block size, treatment of coarse clocks, and what is left out of the trace."""
-        first, texts = peeked(lines(self.path), 1)
+        first, texts = peeked(lines(self.path), _PEEKED_ROWS)
         if first and is_session_form(first[0][1]):
-            return self._session_notes(peeked(texts, _PEEKED_ROWS)[0])
+            return self._session_notes(first)
         ticks = "spread uniformly over it, in the order of the file" if self.ticks == "spread" else "sent as a burst"
         head, _ = peeked(self._decoded(texts), _PEEKED_ROWS)
         units = self._units(head)

@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from bakeoff.workloads.rng import Seed
-from bakeoff.workloads.traces.checks import Clock, check_output_tokens, epoch_s, whole_number
+from bakeoff.workloads.traces.checks import Clock, check_output_tokens, epoch_s, tokens
 from bakeoff.workloads.traces.reading import bad, records
 from bakeoff.workloads.traces.recorded_chat import ChatBody, tools_text
 from bakeoff.workloads.traces.row import TraceRow
@@ -33,8 +33,7 @@ class _Body(ChatBody, frozen=True):
             self.max_output_tokens, self.max_new_tokens, self.output_tokens, self.output_len, self.output_length,
             self.expected_output_len,
         )  # fmt: skip
-        lengths = (self.max_completion_tokens, self.max_tokens, *map(whole_number, named))
-        return next((length for length in lengths if length and length > 0), None)
+        return next(filter(None, (self.max_completion_tokens, self.max_tokens, *map(_length, named))), None)
 
     def with_system(self, messages: tuple[Message, ...]) -> tuple[Message, ...]:
         """The messages behind the system prompt that Anthropic's bodies have beside them."""
@@ -50,6 +49,14 @@ class _Body(ChatBody, frozen=True):
         is_answer = last.role == "assistant" and bool(last.content) and not last.tool_calls
         is_asked = any(message.role in {"user", "tool"} for message in earlier)
         return is_answer and is_asked and self.length is None and not self.continue_final_message
+
+
+def _length(value: Any) -> int | None:  # noqa: ANN401  (any JSON value)
+    """A length, also as 20.0 or "20"; None for any other value."""
+    try:
+        return tokens(str(value), "", 1)
+    except ValueError:
+        return None
 
 
 class _Line(_Body, frozen=True):
