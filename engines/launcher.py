@@ -29,6 +29,7 @@ from bakeoff.engines.server import LOG_TAIL_LINES, Server, file_beside, redirect
 from bakeoff.engines.tail import status_text, tail
 
 _POLL_S = 0.05
+_REQUEST_S = 5
 _GUARD_MARGIN_S = 5.0
 _FILE = re.compile(r"\{file:([^}]+)\}")
 
@@ -190,13 +191,13 @@ async def _watch(process: asyncio.subprocess.Process, server: Server, killed_bef
 async def _ready(launch: Launch, server: Server) -> None:
     deadline = time.monotonic() + launch.ready_timeout_s
     url = server.base_url + launch.ready_path
-    last = "no connection"
+    last = None
     async with aiohttp.ClientSession() as session:
         while (left_s := deadline - time.monotonic()) > 0:
             if server.exit_status is not None:
                 raise _not_started(server)
             try:
-                limit = aiohttp.ClientTimeout(total=min(5, left_s))
+                limit = aiohttp.ClientTimeout(total=min(_REQUEST_S, left_s))
                 async with session.get(
                     url, headers=server.access.headers, timeout=limit, allow_redirects=False
                 ) as answer:
@@ -205,10 +206,13 @@ async def _ready(launch: Launch, server: Server) -> None:
                     place = redirection(answer)
                     last = f"HTTP {answer.status}{f' to {place}' if place else ''}"
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
-                last = type(error).__name__
+                # The last request is cut short, and then says less than the one before it.
+                if left_s > _REQUEST_S or last is None or not isinstance(error, TimeoutError):
+                    last = type(error).__name__
             await asyncio.sleep(_POLL_S)
     raise NotReady(
-        f"{url} did not answer 200 within {launch.ready_timeout_s:g} s (last: {last}); see {server.log}",
+        f"{url} did not answer 200 within {launch.ready_timeout_s:g} s (last: {last or 'no connection'}); "
+        f"see {server.log}",
         server.log_tail(),
     )
 

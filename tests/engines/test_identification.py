@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from yarl import URL
 
 from bakeoff.engines import Deployment, Launch, attached, launched, pick_port
 from bakeoff.engines.adapters.tgi import TgiEngine
@@ -29,17 +29,6 @@ from tests.engines.fakes.stage import Fake, running
 from tests.engines.fakes.tensorrt_llm import TensorRtLlmFake
 from tests.engines.fakes.tgi import FakeTgi
 from tests.engines.fakes.triton import TritonFake
-
-REDIRECTING = """
-import socket, sys
-server = socket.create_server(("127.0.0.1", int(sys.argv[1])))
-answer = f"HTTP/1.1 302 Found\\r\\nlocation: {sys.argv[2]}/health\\r\\ncontent-length: 0\\r\\n\\r\\n"
-while True:
-    client, _ = server.accept()
-    client.recv(4096)
-    client.sendall(answer.encode())
-    client.close()
-"""
 
 FAKES: dict[str, type[Fake]] = {
     "anthropic": FakeAnthropic,
@@ -174,9 +163,10 @@ def test_no_request_follows_a_redirect_with_the_users_headers(tmp_path: Path):
                 scorer = PromptScorer(session, Deployment(url=url, **deployment), "m")
                 with pytest.raises(EvaluationFailed, match=f"^{url} redirects to {origin}; give"):
                     await scorer.predictions([1, 2])
-            port = pick_port()
-            launch = Launch((sys.executable, "-S", "-c", REDIRECTING, str(port), origin), port, ready_timeout_s=3)
-            with pytest.raises(NotReady, match=rf"last: HTTP 302 to {origin}/health"):
+            port = URL(url).port
+            assert port is not None
+            launch = Launch(("sleep", "60"), port, ready_timeout_s=0.5)
+            with pytest.raises(NotReady, match=rf"last: HTTP 307 to {origin}/health"):
                 async with launched(launch, tmp_path / "log", access_to(Deployment(**deployment))):
                     pass
 

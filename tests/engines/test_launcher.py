@@ -10,11 +10,14 @@ from collections.abc import Coroutine
 from pathlib import Path
 
 import pytest
+from aiohttp import web
+from yarl import URL
 
 from bakeoff.engines import Access, EngineError, Launch, attached, launched, memory, pick_port
 from bakeoff.engines.errors import EngineDied, NotReady, OutOfMemory, PortInUse
 from bakeoff.engines.secrets import conceal
 from bakeoff.engines.tail import tail
+from tests.engines.fakes.stage import Fake, running
 from tests.engines.processes import Held, fake_engine, get, visit
 
 SOON_S = 5.0
@@ -63,6 +66,27 @@ class TestReady:
         )
         assert error.log_tail == ("loading None 1",)
         assert (tmp_path / "signals").read_text() == "SIGINT\n", "it was stopped in good order"
+
+    def test_a_last_request_that_is_cut_short_does_not_hide_the_answer_before_it(self, tmp_path: Path) -> None:
+        class Hanging(Fake):
+            def routes(self) -> list[web.RouteDef]:
+                loading = iter([web.Response(status=503)])
+
+                async def health(_: web.Request) -> web.Response:
+                    if answer := next(loading, None):
+                        return answer
+                    await asyncio.sleep(60)
+                    raise AssertionError("nobody waits that long")
+
+                return [web.get("/health", health)]
+
+        async def story() -> None:
+            async with running(Hanging()) as url:
+                port = URL(url).port
+                assert port is not None
+                await visit(Launch(("sleep", "60"), port, ready_timeout_s=0.5), tmp_path / "log")
+
+        assert "within 0.5 s (last: HTTP 503)" in str(failure(story()))
 
     def test_an_engine_that_never_listens_is_told_apart(self, tmp_path: Path) -> None:
         launch = fake_engine(tmp_path, ready_timeout_s=0.3)
