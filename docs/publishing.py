@@ -52,10 +52,11 @@ def page(run: results.Run, command: str, name: str) -> str:
         if (description := trial.record.engine_description)
     }
     rows = "".join(f"| {engine} | {version} | `{argv}` |\n" for engine, (version, argv) in versions.items())
+    commit = f", commit `{manifest.git_commit}`" if manifest.git_commit else ""
     return (
         f"# {name}\n\n"
-        f"{machine_text(manifest)}; {moment_text(manifest.created_utc)}; bakeoff {manifest.bakeoff_version}, commit "
-        f"`{manifest.git_commit}`; {len(run.finished)} of {len(manifest.trials)} trials. Centre and 95 % interval over "
+        f"{machine_text(manifest)}; {moment_text(manifest.created_utc)}; bakeoff {manifest.bakeoff_version}{commit}; "
+        f"{len(run.finished)} of {len(manifest.trials)} trials. Centre and 95 % interval over "
         "the valid trials; the repeats are interleaved.\n\n"
         f"{''.join(_answers(run))}"
         f"<!-- results: {name} -->\n{markdown_table(run)}<!-- end of results -->\n\n"
