@@ -52,13 +52,15 @@ class FindingCode(StrEnum):
     """Chunks arrived before their request was planned or sent, or before an earlier chunk."""
     FAILED_REQUESTS = "failed_requests"
     NOT_FOUND = "not_found"
-    """Like ``FAILED_REQUESTS``, where the server answered HTTP 404: it knows no such model, or has no such path."""
+    """Like ``FAILED_REQUESTS``, where the server answered HTTP 404 or 405: it knows no such model, or no such path."""
     NOT_AUTHORISED = "not_authorised"
-    """The same for HTTP 401 and 403: the server wants a key, or another one."""
+    """The same for HTTP 401, 402 and 403: the server wants a key, or another one."""
     REDIRECTED = "redirected"
     """The same for redirects, which no request follows."""
     REQUEST_REFUSED = "request_refused"
-    """Like ``FAILED_REQUESTS``, where the server answered HTTP 400 or 422: it does not take such requests."""
+    """Like ``FAILED_REQUESTS``, where the server answered HTTP 400, 413 or 422: it does not take such requests."""
+    RATE_LIMITED = "rate_limited"
+    """The same for HTTP 429: the server or the account limits what it takes."""
     RAMP_FAILED = "ramp_failed"
     """Every request of the ramp failed otherwise, so the load was ended before its window."""
     TOKENS_MISCOUNTED = "tokens_miscounted"
@@ -120,6 +122,10 @@ class FindingCode(StrEnum):
     """Answers have tags of thinking in their text, so that reasoning counts as visible."""
     NOTHING_VISIBLE = "nothing_visible"
     """Answers ended while the model was still reasoning, so that a user saw nothing of them."""
+    ANSWERS_CUT = "answers_cut"
+    """A content filter ended answers, so that they are shorter than the model would have made them."""
+    LEFT_OPEN = "left_open"
+    """Most responses stayed open behind the end of their answer, so that a closed loop waited for them."""
     TOKENS_ASSUMED = "tokens_assumed"
     TOKENS_ESTIMATED = "tokens_estimated"
     """Answers that came as a whole do not say how many tokens they have."""
@@ -190,6 +196,7 @@ _CAUSES: dict[FindingCode, Cause] = {
     FindingCode.NOT_AUTHORISED: Cause.EXPERIMENT,
     FindingCode.REDIRECTED: Cause.EXPERIMENT,
     FindingCode.REQUEST_REFUSED: Cause.ENGINE,
+    FindingCode.RATE_LIMITED: Cause.ENGINE,
     FindingCode.RAMP_FAILED: Cause.ENGINE,
     FindingCode.RAMP_FAILURES: Cause.ENGINE,
     FindingCode.TOKENS_MISCOUNTED: Cause.ENGINE,
@@ -221,6 +228,8 @@ _CAUSES: dict[FindingCode, Cause] = {
     FindingCode.HIDDEN_REASONING: Cause.ENGINE,
     FindingCode.THINKING_IN_TEXT: Cause.EXPERIMENT,
     FindingCode.NOTHING_VISIBLE: Cause.EXPERIMENT,
+    FindingCode.ANSWERS_CUT: Cause.EXPERIMENT,
+    FindingCode.LEFT_OPEN: Cause.ENGINE,
     FindingCode.TOKENS_ASSUMED: Cause.ENGINE,
     FindingCode.TOKENS_ESTIMATED: Cause.ENGINE,
     FindingCode.BUFFERED: Cause.ENGINE,

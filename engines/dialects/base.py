@@ -57,7 +57,12 @@ class EmptyChunk(msgspec.Struct, frozen=True):
     """A chunk with choices but without a token: a role, empty text, or only a finish reason.
 
     Other benchmark clients count some of these as tokens (:mod:`bakeoff.results.views`).
+
+    Attributes:
+        unread: name of a field that has content and is not read; empty if there is none.
     """
+
+    unread: str = ""
 
 
 class Finish(msgspec.Struct, frozen=True):

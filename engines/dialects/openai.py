@@ -38,6 +38,8 @@ _REASONING_FIELDS = (
     "reasoning_details", "thinking_blocks",
 )  # fmt: skip
 """Of a delta, by DeepSeek, OpenRouter, MiniMax, LiteLLM and others; some send the same words in several."""
+_READ = frozenset({"role", "content", "refusal", "tool_calls", "function_call", "token_ids", *_REASONING_FIELDS})
+"""Fields of a delta that are read, or whose content is no part of the answer."""
 _REASONING_PARTS = frozenset({"thinking", "reasoning", "reasoning.text", "reasoning.summary", "summary_text"})
 
 
@@ -163,7 +165,7 @@ def choice_events(choice: Mapping[str, Any]) -> list[Event]:
     tokens = None if ids or logprobs is None or len(present) > 1 else len(logprobs)
     events += [TokenDelta(piece, ids, logprobs, kind, tokens) for kind, piece in present[-1:]]
     if not present:
-        events.append(EmptyChunk())
+        events.append(EmptyChunk(next((f"delta.{name}" for name in delta if name not in _READ and delta[name]), "")))
     if isinstance(choice.get("finish_reason"), str):
         events.append(Finish(choice["finish_reason"]))
     return events

@@ -49,8 +49,10 @@ _GIVEN_UP = re.compile(
 _REPEATING = 4
 """Chunks that must each begin with the one before, so that they are taken for the whole text so far."""
 _LETTERS = {TokenKind.TEXT: "t", TokenKind.REASONING: "r", TokenKind.TOOL: "c"}
-_GZIP = b"\x1f\x8b"
+_COMPRESSED_STARTS = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")
+"""Of gzip, of Zstandard, and of deflate at each of its levels."""
 _COMPRESSED = "the answer is compressed, although no compression was asked for; switch it off in the proxy"
+_CONTROLS = frozenset(range(9)) | frozenset(range(14, 27))
 _FIELDS = (b":", b"data:", b"event:", b"id:", b"retry:")
 _FIRST_CHARS = 120
 
@@ -70,6 +72,7 @@ class DecodedStream(msgspec.Struct):
         fault: first failure that the engine reported.
         answer_id: ``id`` of the first event.
         is_continued: whether tokens came behind a finish reason, which then ends nothing.
+        unread: name of the first field that has content and is not read.
     """
 
     deltas: list[tuple[int, TokenDelta]] = []
@@ -83,6 +86,7 @@ class DecodedStream(msgspec.Struct):
     fault: str | None = None
     answer_id: str | None = None
     is_continued: bool = False
+    unread: str = ""
 
     @property
     def is_whole(self) -> bool:
@@ -238,7 +242,7 @@ def _read_whole(decoded: DecodedStream, stream: Reads) -> None:
     body, end_ns = b"".join(stream.reads), stream.read_ns[-1] if stream.read_ns else 0
     if not body:
         return
-    if body.startswith(_GZIP):
+    if _is_compressed(body):
         decoded.fault = _COMPRESSED
         return
     for event in whole_answer(body, stream.passages):
@@ -300,6 +304,7 @@ def _add(decoded: DecodedStream, t_ns: int, event: Event) -> None:
             decoded.is_continued = decoded.is_continued or decoded.finish is not None
         case EmptyChunk():
             decoded.empty_chunk_ns.append(t_ns)
+            decoded.unread = decoded.unread or event.unread
         case Usage():
             decoded.usage, decoded.usage_ns = _merged(decoded, event), t_ns
             if decoded.usage.output_tokens is not None:
@@ -374,7 +379,7 @@ def _no_stream(stream: StreamRecord, dialect: Dialect) -> str | None:
     body = b"".join(stream.reads)
     if not body or body.lstrip().startswith(_FIELDS):
         return None
-    if body.startswith(_GZIP):
+    if _is_compressed(body):
         return _COMPRESSED
     first, *others = body.strip().splitlines() or [b""]
     if others and _is_object(first) and _is_object(others[-1]):
@@ -387,6 +392,11 @@ def _no_stream(stream: StreamRecord, dialect: Dialect) -> str | None:
     if _is_object(body):
         return _refusal(dialect, 200, body).removeprefix("HTTP 200: ")
     return f"the answer is not a stream of events; it begins with: {clip(body, _FIRST_CHARS)}"
+
+
+def _is_compressed(body: bytes) -> bool:
+    """Whether an answer begins as compressed data does; Brotli's has no mark, but bytes that no text has."""
+    return body.startswith(_COMPRESSED_STARTS) or not _CONTROLS.isdisjoint(body[:_FIRST_CHARS])
 
 
 def _is_object(data: bytes) -> bool:
@@ -411,5 +421,6 @@ def _outcome(
         missing = "a finish reason" if decoded.last_event_ns is not None or not stream.is_streamed else "any event"
         return Outcome.TRUNCATED, f"the {'stream' if stream.is_streamed else 'answer'} ended without {missing}"
     if not decoded.deltas:
-        return Outcome.EMPTY, "the answer has no token"
+        unread = f"; {decoded.unread}, which its events carry, is not read" if decoded.unread else ""
+        return Outcome.EMPTY, f"the answer has no token{unread}"
     return Outcome.OK, None

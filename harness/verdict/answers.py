@@ -1,5 +1,6 @@
 """Findings of answers: their token counts and lengths, and how they arrived."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 
@@ -17,6 +18,14 @@ _THINKING_ENDS = ("</think>", "</thinking>", "[/THINK]")
 """Tags of DeepSeek and Qwen, older models, gpt-oss and Mistral."""
 _MIN_BUFFERED_TOKENS, _ONE_PIECE_SHARE, _MAX_BUFFERED_SHARE = 8, 0.8, 0.5
 """Answers of at least so many tokens arrive in one piece if the first read has this share of them; a finding if more
+than this share of them do."""
+
+_CUT = re.compile(
+    r".*(?:blocked|blocklist|censor|filter|flagged|guardrail|moderat|prohibited|recitation|refus|safety|sensitive|spii).*"
+)
+"""Finish reasons, in lower case, of answers that a filter ended, by OpenAI, Anthropic, Bedrock, Gemini and others."""
+_MIN_OPEN_NS, _OPEN_SHARE, _MAX_LEFT_OPEN_SHARE = 50_000_000, 0.1, 0.5
+"""A response stays open if it takes so long, and this share of its answer's time, to end behind it; a finding if more
 than this share of them do."""
 
 
@@ -65,12 +74,28 @@ def answer_findings(answered: Requests) -> Iterator[Finding]:
     reasons = answered.chunks.sums(answered.is_reasoning.astype(np.int64)) > 0
     if invisible := int((reasons & (first_visible_ns(answered) == UNKNOWN)).sum()):
         yield warning(FindingCode.NOTHING_VISIBLE, invisible_requests=invisible, ok_requests=len(answered))
+    cut = Counter(reason for reason in answered.values("finish_reason") if reason and _CUT.fullmatch(reason.lower()))
+    if cut:
+        ((reason, _),) = cut.most_common(1)
+        yield warning(FindingCode.ANSWERS_CUT, cut_requests=cut.total(), ok_requests=len(answered), reason=reason)
+    yield from _left_open(answered)
     streamed = answered.take(answered.equal("is_streamed", True))
     long = streamed.take(streamed.chunks.total_tokens >= _MIN_BUFFERED_TOKENS)
     # most tokens of an answer arrived with its first ones
     buffered = int((long.chunks.reads.first_tokens >= _ONE_PIECE_SHARE * long.chunks.total_tokens).sum())
     if len(long) and buffered > _MAX_BUFFERED_SHARE * len(long):
         yield warning(FindingCode.BUFFERED, buffered_requests=buffered, ok_requests=len(answered))
+
+
+def _left_open(answered: Requests) -> Iterator[Finding]:
+    last_ns = answered.ints("last_event_ns")
+    open_ns, answer_ns = answered.ints("ended_ns") - last_ns, last_ns - answered.ints("sent_ns")
+    is_open = (last_ns != UNKNOWN) & (open_ns > np.maximum(_MIN_OPEN_NS, _OPEN_SHARE * answer_ns))
+    if (count := int(is_open.sum())) > _MAX_LEFT_OPEN_SHARE * len(answered):
+        yield warning(
+            FindingCode.LEFT_OPEN, open_requests=count, ok_requests=len(answered),
+            open_s=float(np.median(open_ns[is_open])) / 1e9,
+        )  # fmt: skip
 
 
 def _is_forced(answered: Requests) -> Flags:

@@ -11,10 +11,14 @@ from bakeoff.results.requests import Requests
 
 _CODES: dict[int, FindingCode] = {
     HTTPStatus.UNAUTHORIZED: FindingCode.NOT_AUTHORISED,
+    HTTPStatus.PAYMENT_REQUIRED: FindingCode.NOT_AUTHORISED,
     HTTPStatus.FORBIDDEN: FindingCode.NOT_AUTHORISED,
     HTTPStatus.NOT_FOUND: FindingCode.NOT_FOUND,
+    HTTPStatus.METHOD_NOT_ALLOWED: FindingCode.NOT_FOUND,
     HTTPStatus.BAD_REQUEST: FindingCode.REQUEST_REFUSED,
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE: FindingCode.REQUEST_REFUSED,
     HTTPStatus.UNPROCESSABLE_ENTITY: FindingCode.REQUEST_REFUSED,
+    HTTPStatus.TOO_MANY_REQUESTS: FindingCode.RATE_LIMITED,
 }
 
 

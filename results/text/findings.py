@@ -46,6 +46,9 @@ SENTENCES: dict[FindingCode, str] = {
         + "change what requests carry (request in the experiment; --temperature or --extra-body of bench), or their "
         "lengths"
     ),
+    FindingCode.RATE_LIMITED: (
+        _REQUESTS_FAILED + "raise the limit of the server or account, or keep the load below it"
+    ),
     FindingCode.RAMP_FAILED: (
         "the load was ended in its ramp, because every request failed: {failed_requests} of {measured_requests}, "
         "{outcome_requests} of them as {outcome}: {error}; read the engine's log"
@@ -158,6 +161,14 @@ SENTENCES: dict[FindingCode, str] = {
     FindingCode.NOTHING_VISIBLE: (
         "{invisible_requests} of {ok_requests} answers end while the model is still reasoning; request longer answers, "
         "or less reasoning (request in the experiment, --reasoning-effort of bench)"
+    ),
+    FindingCode.ANSWERS_CUT: (
+        "{cut_requests} of {ok_requests} answers were cut by a content filter (finish reason {reason}), so they are "
+        "shorter than the model would have made them; switch the filter off, or send other prompts"
+    ),
+    FindingCode.LEFT_OPEN: (
+        "{open_requests} of {ok_requests} responses stayed open behind the end of their answer, for {open_s} (median), "
+        "and a closed loop waited for them; let the server or its proxy close them"
     ),
     FindingCode.TOKENS_ASSUMED: (
         "{assumed_requests} of {ok_requests} answers do not say how many tokens their chunks hold, so one token per "

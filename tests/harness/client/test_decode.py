@@ -95,6 +95,9 @@ def test_an_answer_that_ended_well_without_a_token_is_empty():
     silent = decode_stream(stream([(10, b": still here\n\n")]), ClosingDialect(), None)
     finished = decode_stream(stream([(10, FINISH + DONE)]), REFERENCE, None)
     assert [(r.outcome, r.error) for r in (silent, finished)] == [(Outcome.EMPTY, "the answer has no token")] * 2
+    unread = b'data: {"choices":[{"delta":{"role":"assistant","speech":"hello"}}]}\n\n'
+    other = decode_stream(stream([(10, unread + FINISH + DONE)]), REFERENCE, None)
+    assert other.error == "the answer has no token; delta.speech, which its events carry, is not read"
     cut = decode_stream(stream([(10, DONE)]), REFERENCE, None)
     assert cut.outcome is Outcome.TRUNCATED
     assert decode_stream(stream([], end=StreamEnd.RESET), ClosingDialect(), None).outcome is Outcome.STREAM_ERROR

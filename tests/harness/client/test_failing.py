@@ -134,7 +134,8 @@ def test_a_ramp_that_only_fails_ends_its_trial_and_not_the_others(tmp_path: Path
     bad = [trial for trial in run.finished if trial.record.engine == "bad"]
     assert len(bad) == 2
     for trial in bad:
-        assert [finding.code for finding in trial.record.findings] == [FindingCode.RAMP_FAILED]
+        code = FindingCode.RATE_LIMITED if fault is Fault.HTTP_429 else FindingCode.RAMP_FAILED
+        assert [finding.code for finding in trial.record.findings] == [code]
         assert trial.record.ended_ns - trial.record.started_ns < 10 * S
         slots = trial.record.load.concurrency or 1
         assert len(trial.requests) <= 60 * slots, "slots pause after each failure"

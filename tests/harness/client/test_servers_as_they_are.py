@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -166,6 +167,9 @@ class TestNoStream:
             (b'{"message": {"content": "a"}}\n{"done": true}\n', "lines of JSON, as of Ollama's own API"),
             (b"<!doctype html><title>Sign in</title>", "not a stream of events; it begins with: <!doctype html>"),
             (gzip.compress(b"data: x\n\n", mtime=0), "compressed, although no compression was asked for"),
+            (zlib.compress(b"data: x\n\n"), "compressed, although no compression was asked for"),
+            (b"\x0b\x04\x80data: x\n\n\x03", "compressed, although no compression was asked for"),  # Brotli
+            ("<title>Zurück</title>".encode("latin-1"), "it begins with: <title>Zur"),
         ],
     )
     def test_another_answer_with_status_200_is_named(self, body: bytes, said: str) -> None:

@@ -83,14 +83,17 @@ def test_too_many_failures_name_the_most_frequent_outcome_and_its_first_error():
         (404, FindingCode.NOT_FOUND, "model's name"),
         (400, FindingCode.REQUEST_REFUSED, "--extra-body"),
         (422, FindingCode.REQUEST_REFUSED, "--extra-body"),
-        (429, FindingCode.FAILED_REQUESTS, "lower the load"),
+        (402, FindingCode.NOT_AUTHORISED, "api_key_env"),
+        (405, FindingCode.NOT_FOUND, "model's name"),
+        (413, FindingCode.REQUEST_REFUSED, "--extra-body"),
+        (429, FindingCode.RATE_LIMITED, "raise the limit"),
         (500, FindingCode.FAILED_REQUESTS, "lower the load"),
     ],
 )
 def test_a_refusal_gets_its_own_advice(status: int, code: FindingCode, advice: str):
     (finding,) = findings_of([request(0, outcome=Outcome.HTTP_ERROR, status=status), *GOOD[1:]])
     assert finding.code is code
-    advices = ("api_key_env", "model's name", "lower the load", "--extra-body")
+    advices = ("api_key_env", "model's name", "lower the load", "--extra-body", "raise the limit")
     assert [text for text in advices if text in sentence(finding)] == [advice]
 
 
@@ -321,6 +324,25 @@ def test_reasoning_that_nobody_sees_is_a_warning():
         warning(FindingCode.HIDDEN_REASONING, hidden_requests=1, ok_requests=5, hidden_tokens=480),
         warning(FindingCode.NOTHING_VISIBLE, invisible_requests=1, ok_requests=5),
     ]
+
+
+@pytest.mark.parametrize("reason", ["content_filter", "refusal", "SAFETY", "guardrail_intervened"])
+def test_answers_that_a_filter_cut_are_a_warning(reason: str):
+    cut = [request(0, finish_reason=reason), *(request(i, finish_reason="length") for i in range(1, 5))]
+    assert findings_of(cut) == [warning(FindingCode.ANSWERS_CUT, cut_requests=1, ok_requests=5, reason=reason)]
+
+
+def test_responses_that_stay_open_behind_their_answer_are_a_warning():
+    def answers(open_s: float, count: int) -> list[RequestRecord]:
+        ends = [request(i).ended_ns for i in range(5)]
+        return [
+            request(i, last_event_ns=end, ended_ns=end + round((open_s if i < count else 0) * S))
+            for i, end in enumerate(ends)
+        ]
+
+    expected = warning(FindingCode.LEFT_OPEN, open_requests=3, ok_requests=5, open_s=0.2)
+    assert findings_of(answers(0.2, 3)) == [expected]
+    assert findings_of(answers(0.2, 2)) == findings_of(answers(0.04, 5)) == []
 
 
 @pytest.mark.parametrize(
