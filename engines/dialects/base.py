@@ -28,6 +28,8 @@ class TokenDelta(msgspec.Struct, frozen=True):
     kind: TokenKind = TokenKind.TEXT
     tokens: int | None = None
     """Number of tokens, if the engine sends it without their ids."""
+    choice: int = 0
+    """Which of several answers to the request it is of."""
 
 
 class Usage(msgspec.Struct, frozen=True):

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from bakeoff.engines.dialects.base import StreamFault
-from bakeoff.engines.dialects.values import mapping, number, text
+from bakeoff.engines.dialects.values import items, mapping, number, text
 
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """Exceptions of decoding invalid data: not JSON or another shape, invalid UTF-8, too deep nesting."""
@@ -61,7 +61,7 @@ def error_in(chunk: Mapping[str, Any]) -> str | None:
     if is_error or (chunk.get("type") == "error" and not has_choices):
         return error_text(chunk)
     if not is_fine and not chunk.keys() & {"choices", "usage"}:
-        said = chunk.get("detail") or chunk.get("message")
+        said = chunk.get("detail") or chunk.get("message") or (bool(codes) and chunk.get("msg"))
         if said or any(_LEAST_ERROR_STATUS <= (number(code) or 0) < _END_OF_STATUS for code in codes):
             return error_text(chunk["detail"] if isinstance(said, list) else chunk)
     return None
@@ -101,7 +101,9 @@ def error_text(error: Any) -> str:  # noqa: ANN401  (engines send strings, lists
 
 
 def _message(error: Any) -> str:  # noqa: ANN401
-    return next(filter(None, (text(mapping(error).get(name)) for name in _MESSAGES)), "")
+    message = next(filter(None, (text(mapping(error).get(name)) for name in _MESSAGES)), "")
+    place = ".".join(str(part) for part in items(mapping(error).get("loc")) if part != "body")  # as FastAPI has it
+    return f"{place}: {message}" if message and place else message
 
 
 def clip(data: bytes, max_chars: int = _MAX_CHARS) -> str:

@@ -25,7 +25,7 @@ from bakeoff.engines.dialects.fields import EXTENDED, EXTENDED_CHAT, OFFICIAL, O
 from bakeoff.engines.dialects.messages import chat_messages
 from bakeoff.engines.dialects.sse import KEEP_ALIVE
 from bakeoff.engines.dialects.usage import stated_usage
-from bakeoff.engines.dialects.values import items, mapping, number, text
+from bakeoff.engines.dialects.values import count, items, mapping, number, text
 from bakeoff.workloads.types import Turn
 
 STREAM_HEADERS = {"content-type": "application/json", "accept": "text/event-stream"}
@@ -148,6 +148,7 @@ def _chunk_events(chunk: Mapping[str, Any]) -> list[Event]:
 
 def choice_events(choice: Mapping[str, Any]) -> list[Event]:
     """Events of a chunk's choice."""
+    index = (choice.get("index") and count(choice["index"])) or 0
     ids = tuple(token for token in items(choice.get("token_ids")) if isinstance(token, int)) or None
     delta = mapping(choice["delta"] if "delta" in choice else choice.get("message"))
     thoughts, said = _parts(delta.get("content"))
@@ -156,19 +157,26 @@ def choice_events(choice: Mapping[str, Any]) -> list[Event]:
     pieces = [
         (TokenKind.REASONING, shown or thoughts),
         (TokenKind.TEXT, msgspec.convert(choice.get("text") or "", str) or said or text(delta.get("refusal"))),
-        (TokenKind.TOOL, msgspec.json.encode(calls).decode() if calls else ""),
+        (TokenKind.TOOL, _calls(calls) if calls else ""),
     ]
     present = [piece for piece in pieces if piece[1]] or ([(TokenKind.TEXT, "")] if ids else [])
     # A chunk with several pieces does not tell which ids belong to which piece; the last piece gets them all.
-    events: list[Event] = [TokenDelta(piece, kind=kind) for kind, piece in present[:-1]]
+    events: list[Event] = [TokenDelta(piece, kind=kind, choice=index) for kind, piece in present[:-1]]
     logprobs = _log_probs(mapping(choice.get("logprobs")))
     tokens = None if ids or logprobs is None or len(present) > 1 else len(logprobs)
-    events += [TokenDelta(piece, ids, logprobs, kind, tokens) for kind, piece in present[-1:]]
+    events += [TokenDelta(piece, ids, logprobs, kind, tokens, index) for kind, piece in present[-1:]]
     if not present:
         events.append(EmptyChunk(next((f"delta.{name}" for name in delta if name not in _READ and delta[name]), "")))
     if isinstance(choice.get("finish_reason"), str):
         events.append(Finish(choice["finish_reason"]))
     return events
+
+
+def _calls(calls: Any) -> str:  # noqa: ANN401  (a call or a list of calls)
+    """The calls as JSON; empty if all that they say is their place, as in the last chunk of some servers."""
+    functions = [mapping(call).get("function", call) for call in (calls if isinstance(calls, list) else [calls])]
+    says = any(mapping(function).get("name") or mapping(function).get("arguments") for function in functions)
+    return msgspec.json.encode(calls).decode() if says else ""
 
 
 def _parts(content: Any) -> tuple[str, str]:  # noqa: ANN401  (a string or parts)

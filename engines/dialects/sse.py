@@ -4,14 +4,20 @@ Follows https://html.spec.whatwg.org/multipage/server-sent-events.html: lines en
 an event; one space after ``data:`` is dropped; several ``data`` lines of one event are joined by LF; lines that begin
 with a colon are comments; an event without data is dropped; a byte order mark at the beginning is ignored. The parser
 works on bytes, so reads may split UTF-8 characters. Three things go beyond the standard: events whose type is that of a
-keep-alive are dropped, JSON objects in successive lines are events of their own, and :meth:`SseParser.rest` has what an
-event without its blank line holds.
+keep-alive are dropped, JSON objects in successive lines are events of their own, :meth:`SseParser.rest` has what an
+event without its blank line holds, and lines of no field are kept, since proxies write their errors between events.
 """
 
 KEEP_ALIVE = frozenset({b"ping", b"pong", b"heartbeat", b"keepalive", b"keep-alive", b"keep_alive", b"hb"})
 """Words, in lower case, of events that only keep a connection open."""
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _ERROR_TYPES = (b"error", b"exception")
+DONE = b"[DONE]"
+"""The ``data`` behind the last event of an OpenAI stream."""
+_DONE_WORDS = frozenset({b"[DONE]", b"DONE"})
+_LONGEST_DONE = 12
+_OTHER_FIELDS = frozenset({b"", b"id", b"retry"})
+_MAX_STRAY_BYTES = 1000
 
 
 class ErrorData(bytes):
@@ -19,7 +25,11 @@ class ErrorData(bytes):
 
 
 class SseParser:
-    """Parses one stream."""
+    """Parses one stream.
+
+    Attributes:
+        stray: the first lines that are no field of an event.
+    """
 
     def __init__(self) -> None:
         self._line = bytearray()
@@ -27,6 +37,7 @@ class SseParser:
         self._after_cr = False
         self._type = b""
         self._is_first_line = True
+        self.stray = b""
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Add the bytes of one read; return the ``data`` of every event that they complete."""
@@ -71,9 +82,13 @@ class SseParser:
             if self._data and self._data[-1].rstrip().endswith(b"}"):
                 self._end(events)
             self._type = value.strip().lower()
+        elif field not in _OTHER_FIELDS and len(self.stray) < _MAX_STRAY_BYTES:
+            self.stray += line + b"\n"
 
     def _end(self, events: list[bytes]) -> None:
         data = b"\n".join(self._data)
+        if len(data) <= _LONGEST_DONE and data.strip(b' "').upper() in _DONE_WORDS:
+            data = DONE
         if data and self._type not in KEEP_ALIVE:
             is_error = any(word in self._type for word in _ERROR_TYPES) and not self._type.startswith(b"no_")
             events.append(ErrorData(data) if is_error else data)

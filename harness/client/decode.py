@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from http import HTTPStatus
 from itertools import pairwise
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -21,7 +22,8 @@ from bakeoff.engines.dialects import (
     Usage,
     whole_answer,
 )
-from bakeoff.engines.dialects.failures import UNREADABLE, clip, refusal
+from bakeoff.engines.dialects.failures import UNREADABLE, clip, error_in, refusal
+from bakeoff.engines.dialects.sse import DONE
 from bakeoff.engines.secrets import masked
 from bakeoff.harness.client.plausibility import impossible_count
 from bakeoff.harness.client.scoring import Answer, is_right
@@ -73,6 +75,7 @@ class DecodedStream(msgspec.Struct):
         answer_id: ``id`` of the first event.
         is_continued: whether tokens came behind a finish reason, which then ends nothing.
         unread: name of the first field that has content and is not read.
+        stray: lines between the events that are no field of one.
     """
 
     deltas: list[tuple[int, TokenDelta]] = []
@@ -87,6 +90,7 @@ class DecodedStream(msgspec.Struct):
     answer_id: str | None = None
     is_continued: bool = False
     unread: str = ""
+    stray: str = ""
 
     @property
     def is_whole(self) -> bool:
@@ -95,6 +99,11 @@ class DecodedStream(msgspec.Struct):
             return True
         has_last_usage = self.usage.output_tokens is not None and not self.usage.in_choice
         return self.finish is not None and (has_last_usage or not self.is_continued)
+
+    @property
+    def is_told_whole(self) -> bool:
+        """Whether it is whole, and more than a reason says so, so that nothing can have followed."""
+        return self.is_whole and (self.is_done or self.usage.output_tokens is not None)
 
 
 class Reads(Protocol):
@@ -138,7 +147,7 @@ def decode_stream(stream: StreamRecord, dialect: Dialect, tokenizer: Tokenizer |
         failure of the transport, a missing finish reason (if the format has one), no token; else ok.
     """
     refused = None
-    if stream.status not in {None, 200}:
+    if not is_success(stream.status):
         decoded = DecodedStream()
         body = b"".join(stream.reads)
         refused = _refusal(dialect, stream.status or 0, body)
@@ -186,6 +195,11 @@ def decode_stream(stream: StreamRecord, dialect: Dialect, tokenizer: Tokenizer |
     )
 
 
+def is_success(status: int | None) -> bool:
+    """Whether the status of a response, if there was one, says that the request was taken."""
+    return status is None or HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES
+
+
 def read_stream(stream: Reads, dialect: Dialect) -> DecodedStream:
     """Decode the events of one exchange; each arrived with the read that completed it."""
     decoded = DecodedStream()
@@ -202,16 +216,33 @@ def read_stream(stream: Reads, dialect: Dialect) -> DecodedStream:
         if payloads:
             decoded.last_event_ns = t_ns
     for data in parser.rest():
-        if data.startswith(b"[DONE]") or _is_object(data):  # whole, though no blank line ends it
+        if data.startswith(DONE) or _is_object(data):  # whole, though no blank line ends it
             decoded.last_event_ns = stream.read_ns[-1]
             _read_payload(decoded, decoded.last_event_ns, reader, data)
+    _take_stray(decoded, parser.stray)
     _subtract_repeated(decoded)
+    if decoded.deltas and not decoded.usage.output_tokens:  # zeros of the first events, which no others followed
+        prompt_tokens = decoded.usage.prompt_tokens or None
+        decoded.usage = msgspec.structs.replace(decoded.usage, output_tokens=None, prompt_tokens=prompt_tokens)
+        decoded.stated = []
+    choices = len({delta.choice for _, delta in decoded.deltas})
+    if 1 < choices < len(decoded.deltas):  # with as many as deltas a server numbers those
+        decoded.fault = decoded.fault or f"{choices} answers came at once, which no figure tells apart; ask for n = 1"
     return decoded
+
+
+def _take_stray(decoded: DecodedStream, stray: bytes) -> None:
+    """Keep what stood between the events, which may be the error of a server or proxy."""
+    try:
+        error = error_in(msgspec.json.decode(stray, type=dict[str, Any])) if stray else None
+    except UNREADABLE:
+        error = None
+    decoded.fault, decoded.stray = decoded.fault or error, clip(stray, _FIRST_CHARS)
 
 
 def _read_payload(decoded: DecodedStream, t_ns: int, reader: EventReader, data: bytes) -> None:
     """Add the events of one payload."""
-    decoded.is_done = decoded.is_done or data.startswith(b"[DONE]")
+    decoded.is_done = decoded.is_done or data.startswith(DONE)
     events = _events(reader, data)
     for event in events:
         _add(decoded, t_ns, event)
@@ -259,10 +290,17 @@ def _is_right(stream: StreamRecord, decoded: DecodedStream) -> bool | None:
     return is_right(Expected(Check(stream.check), stream.expected or ""), answer)
 
 
-def is_answer(stream: Reads, dialect: Dialect) -> bool:
-    """Whether the reads of a complete exchange with status 200 are a whole answer, without an error and with tokens."""
+def is_answer(stream: Reads, dialect: Dialect, *, is_reset: bool = False) -> bool:
+    """Whether the reads of a successful exchange are a whole answer, without an error and with tokens.
+
+    Args:
+        stream: the reads.
+        dialect: of the engine.
+        is_reset: whether the connection broke behind them.
+    """
     decoded = read_stream(stream, dialect)
-    return (decoded.is_whole or dialect.ends_by_closing) and decoded.fault is None and bool(decoded.deltas)
+    is_ended = decoded.is_told_whole if is_reset else decoded.is_whole or dialect.ends_by_closing
+    return is_ended and decoded.fault is None and bool(decoded.deltas)
 
 
 def _kinds(deltas: Iterable[TokenDelta]) -> str:
@@ -413,13 +451,13 @@ def _outcome(
         return Outcome.HTTP_ERROR, refused
     if decoded.fault is not None and stream.end is not StreamEnd.TOO_LARGE:
         return Outcome.STREAM_ERROR, decoded.fault
-    is_told = decoded.is_done or decoded.usage.output_tokens is not None
-    is_reset_after = stream.end is StreamEnd.RESET and decoded.is_whole and is_told
-    if stream.end is not StreamEnd.COMPLETE and not is_reset_after:
+    is_reset_behind = stream.end is StreamEnd.RESET and decoded.is_told_whole
+    if stream.end is not StreamEnd.COMPLETE and not is_reset_behind:
         return _TRANSPORT_OUTCOMES[stream.end], stream.detail
     if not decoded.is_whole and not by_closing:
         missing = "a finish reason" if decoded.last_event_ns is not None or not stream.is_streamed else "any event"
-        return Outcome.TRUNCATED, f"the {'stream' if stream.is_streamed else 'answer'} ended without {missing}"
+        behind = f", behind lines that are no event: {decoded.stray}" if decoded.stray else ""
+        return Outcome.TRUNCATED, f"the {'stream' if stream.is_streamed else 'answer'} ended without {missing}{behind}"
     if not decoded.deltas:
         unread = f"; {decoded.unread}, which its events carry, is not read" if decoded.unread else ""
         return Outcome.EMPTY, f"the answer has no token{unread}"

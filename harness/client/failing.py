@@ -9,7 +9,7 @@ import asyncio
 from http import HTTPStatus
 
 from bakeoff.engines.dialects import Dialect
-from bakeoff.harness.client.decode import is_answer
+from bakeoff.harness.client.decode import is_answer, is_success
 from bakeoff.harness.client.sessions import FAILURE_PAUSE_NS, RequestInFlight
 from bakeoff.results.records import StreamEnd
 from bakeoff.results.units import NS_PER_S
@@ -43,7 +43,9 @@ class FailureDetector:
 
     def has_failed(self, request: RequestInFlight) -> bool:
         """Whether the request failed, as far as is known now; False if the client cancelled it."""
-        if request.end is not StreamEnd.COMPLETE or request.status not in {None, HTTPStatus.OK}:
+        if request.end is StreamEnd.RESET and is_success(request.status):
+            return self._dialect is None or not is_answer(request, self._dialect, is_reset=True)
+        if request.end is not StreamEnd.COMPLETE or not is_success(request.status):
             return request.end is not StreamEnd.CANCELLED
         if self._dialect is None or sum(map(len, request.reads)) > _MAX_DECODED_BYTES:
             return False

@@ -12,6 +12,7 @@ import msgspec
 
 from bakeoff.engines import Engine, Server
 from bakeoff.harness.client import Closed, Fleet
+from bakeoff.harness.client.decode import is_success
 from bakeoff.harness.client.fleet import LoadOrder
 from bakeoff.harness.client.wire import wire_sessions
 from bakeoff.harness.conduct.traffic_classes import classes_of
@@ -142,6 +143,6 @@ class WarmUp:
 
 
 def _took_s(stream: StreamRecord) -> float | None:
-    if stream.end is not StreamEnd.COMPLETE or stream.status != 200 or stream.sent_ns is None:
+    if stream.end is not StreamEnd.COMPLETE or not is_success(stream.status) or stream.sent_ns is None:
         return None
     return (stream.ended_ns - stream.sent_ns) / 1e9

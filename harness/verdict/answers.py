@@ -21,9 +21,10 @@ _MIN_BUFFERED_TOKENS, _ONE_PIECE_SHARE, _MAX_BUFFERED_SHARE = 8, 0.8, 0.5
 than this share of them do."""
 
 _CUT = re.compile(
-    r".*(?:blocked|blocklist|censor|filter|flagged|guardrail|moderat|prohibited|recitation|refus|safety|sensitive|spii).*"
+    r".*(?:blocked|blocklist|censor|filter|flagged|guardrail|malformed|moderat|prohibited|recitation|refus|safety"
+    r"|sensitive|spii|unexpected).*"
 )
-"""Finish reasons, in lower case, of answers that a filter ended, by OpenAI, Anthropic, Bedrock, Gemini and others."""
+"""Finish reasons, in lower case, of answers that the server ended early, by OpenAI, Anthropic, Bedrock and Gemini."""
 _MIN_OPEN_NS, _OPEN_SHARE, _MAX_LEFT_OPEN_SHARE = 50_000_000, 0.1, 0.5
 """A response stays open if it takes so long, and this share of its answer's time, to end behind it; a finding if more
 than this share of them do."""
@@ -88,9 +89,10 @@ def answer_findings(answered: Requests) -> Iterator[Finding]:
 
 
 def _left_open(answered: Requests) -> Iterator[Finding]:
-    last_ns = answered.ints("last_event_ns")
-    open_ns, answer_ns = answered.ints("ended_ns") - last_ns, last_ns - answered.ints("sent_ns")
-    is_open = (last_ns != UNKNOWN) & (open_ns > np.maximum(_MIN_OPEN_NS, _OPEN_SHARE * answer_ns))
+    last_ns, sent_ns = answered.chunks.last_ns, answered.ints("sent_ns")
+    open_ns, answer_ns = answered.ints("ended_ns") - last_ns, last_ns - sent_ns
+    is_known = (last_ns != UNKNOWN) & (sent_ns != UNKNOWN) & (answered.ints("last_event_ns") != UNKNOWN)
+    is_open = is_known & (open_ns > np.maximum(_MIN_OPEN_NS, _OPEN_SHARE * answer_ns))
     if (count := int(is_open.sum())) > _MAX_LEFT_OPEN_SHARE * len(answered):
         yield warning(
             FindingCode.LEFT_OPEN, open_requests=count, ok_requests=len(answered),

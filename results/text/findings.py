@@ -163,12 +163,12 @@ SENTENCES: dict[FindingCode, str] = {
         "or less reasoning (request in the experiment, --reasoning-effort of bench)"
     ),
     FindingCode.ANSWERS_CUT: (
-        "{cut_requests} of {ok_requests} answers were cut by a content filter (finish reason {reason}), so they are "
-        "shorter than the model would have made them; switch the filter off, or send other prompts"
+        "the server cut {cut_requests} of {ok_requests} answers (finish reason {reason}), so they are shorter than the "
+        "model would have made them; switch its filter off, or send other prompts"
     ),
     FindingCode.LEFT_OPEN: (
-        "{open_requests} of {ok_requests} responses stayed open behind the end of their answer, for {open_s} (median), "
-        "and a closed loop waited for them; let the server or its proxy close them"
+        "{open_requests} of {ok_requests} responses stayed open behind their last token, for {open_s} (median), and a "
+        "closed loop waited for them; let the server or its proxy end them sooner"
     ),
     FindingCode.TOKENS_ASSUMED: (
         "{assumed_requests} of {ok_requests} answers do not say how many tokens their chunks hold, so one token per "

@@ -131,11 +131,11 @@ class TestEvents:
 
     def test_a_chunk_that_says_several_things_loses_none_and_counts_its_ids_once(self) -> None:
         """The chunk does not show which ids belong to which part, so the last part carries all of them."""
-        delta = {"content": "so", "reasoning": "hm", "tool_calls": [1]}
+        delta = {"content": "so", "reasoning": "hm", "tool_calls": [{"function": {"name": "f"}}]}
         assert events(choice(delta=delta, token_ids=[1, 2, 3])) == [
             TokenDelta("hm", None, kind=TokenKind.REASONING),
             TokenDelta("so", None, kind=TokenKind.TEXT),
-            TokenDelta("[1]", (1, 2, 3), kind=TokenKind.TOOL),
+            TokenDelta('[{"function":{"name":"f"}}]', (1, 2, 3), kind=TokenKind.TOOL),
         ]
 
     @pytest.mark.parametrize("reason", ["stop", "length", "tool_calls", "content_filter"])

@@ -93,10 +93,21 @@ def test_every_kind_of_broken_answer_pauses_its_slot(reads: list[tuple[float, by
 
 
 @pytest.mark.parametrize(
-    ("status", "end"), [(401, StreamEnd.COMPLETE), (302, StreamEnd.COMPLETE), (200, StreamEnd.RESET)]
+    ("reads", "status", "end"),
+    [
+        (WHOLE, 401, StreamEnd.COMPLETE),
+        (WHOLE, 302, StreamEnd.COMPLETE),
+        ([(0.0, TOKEN)], 200, StreamEnd.RESET),
+    ],
 )
-def test_refusals_resets_and_redirects_pause_equally(status: int, end: StreamEnd) -> None:
-    assert closed_loop(WHOLE, status=status, end=end) == 20
+def test_refusals_resets_and_redirects_pause_equally(
+    reads: list[tuple[float, bytes]], status: int, end: StreamEnd
+) -> None:
+    assert closed_loop(reads, status=status, end=end) == 20
+
+
+def test_a_connection_that_breaks_behind_the_whole_answer_pauses_nothing() -> None:
+    assert closed_loop(WHOLE, end=StreamEnd.RESET) == 10_000
 
 
 def trials(tmp_path: Path, engine: VirtualEngine, *loads: dict[str, object], **trial: object):

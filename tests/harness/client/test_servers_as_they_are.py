@@ -154,6 +154,36 @@ class TestEnds:
         assert decoded(*every).outcome is Outcome.TRUNCATED
         assert decoded(*every, DONE).outcome is Outcome.OK
 
+    @pytest.mark.parametrize("mark", [b"[DONE]", b'"[DONE]"', b" [DONE]", b"[done]", b"DONE"])
+    def test_the_end_mark_is_known_however_it_is_written(self, mark: bytes) -> None:
+        record = ended(event(counted(4)), b"data: " + mark + b"\n\n")
+        assert (record.outcome, record.output_tokens, record.error) == (Outcome.OK, 4, None)
+
+    def test_any_status_of_success_is_one(self) -> None:
+        created = msgspec.structs.replace(stream([*words(), STOP, DONE]), status=201)
+        assert decode_stream(created, OpenAiDialect(), None).outcome is Outcome.OK
+
+    def test_what_stands_between_events_explains_a_cut_stream(self) -> None:
+        error = b'{"error":{"message":"CUDA out of memory","code":500}}\n'
+        assert (ended(error).outcome, ended(error).error) == (Outcome.STREAM_ERROR, "CUDA out of memory")
+        page = ended(b"<html>\r\n<title>504 Gateway Time-out</title>\r\n")
+        assert page.outcome is Outcome.TRUNCATED
+        assert (page.error or "").endswith("no event: <html> <title>504 Gateway Time-out</title>")
+        assert ended(b"<br>\n", STOP, DONE).outcome is Outcome.OK
+
+    def test_a_code_and_its_words_are_an_error(self) -> None:
+        assert ended(event({"code": 50001, "msg": "quota exhausted", "data": None}), DONE).error == "quota exhausted"
+        assert ended(event({"code": 0, "msg": "ok"}), STOP, DONE).outcome is Outcome.OK
+        assert ended(event({"msg": "in the queue"}), STOP, DONE).outcome is Outcome.OK
+
+    def test_several_answers_at_once_are_told_and_not_mixed(self) -> None:
+        def of(index: int, **fields: Any) -> bytes:
+            return event({"choices": [{"index": index, "delta": {"content": " a"}, **fields}]})
+
+        both = [of(index) for _ in range(4) for index in range(2)]
+        assert decoded(*both, STOP, DONE).error == "2 answers came at once, which no figure tells apart; ask for n = 1"
+        assert decoded(*(of(number) for number in range(4)), STOP, DONE).outcome is Outcome.OK
+
     def test_the_type_of_one_event_does_not_stick_to_the_next(self) -> None:
         assert ended(b"event: error\n\n", STOP, event(counted(4))).outcome is Outcome.OK
 
@@ -295,6 +325,19 @@ class TestCounts:
         reads = [event({**chunk(" a"), "usage": counted(481 + i, **details)["usage"]}) for i in range(4)]
         record = decoded(*reads, STOP, event(counted(484, **details)), DONE)
         assert (record.chunk_tokens, record.output_tokens) == ([1] * 4, 4)
+
+    @pytest.mark.parametrize("prompt", [0, 12])
+    def test_zeros_before_an_answer_state_nothing(self, prompt: int) -> None:
+        first = event(chunk("", role="assistant") | {"usage": counted(0, prompt)["usage"]})
+        zeros = [event(chunk(" a") | {"usage": counted(0, 0)["usage"]}) for _ in range(4)]
+        for rest in (words(), zeros):
+            record = decoded(first, *rest, STOP, DONE)
+            assert (record.outcome, record.output_tokens) == (Outcome.OK, 4)
+            assert record.prompt_tokens == (prompt or None)
+
+    def test_a_call_that_says_nothing_is_no_token(self) -> None:
+        record = ended(event(chunk(tool_calls=[{"index": 0, "function": {"arguments": ""}}])), STOP, event(counted(4)))
+        assert (record.chunk_tokens, record.chunk_kinds) == ([1, 1, 1, 1], "")
 
     def test_zeros_behind_an_answer_state_nothing(self) -> None:
         record = ended(STOP, event(counted(4)), event(counted(0, prompt=0)), DONE)

@@ -335,10 +335,8 @@ def test_answers_that_a_filter_cut_are_a_warning(reason: str):
 def test_responses_that_stay_open_behind_their_answer_are_a_warning():
     def answers(open_s: float, count: int) -> list[RequestRecord]:
         ends = [request(i).ended_ns for i in range(5)]
-        return [
-            request(i, last_event_ns=end, ended_ns=end + round((open_s if i < count else 0) * S))
-            for i, end in enumerate(ends)
-        ]
+        open_ns = [round((open_s if i < count else 0) * S) for i in range(5)]
+        return [request(i, last_event_ns=end, ended_ns=end + open_ns[i]) for i, end in enumerate(ends)]
 
     expected = warning(FindingCode.LEFT_OPEN, open_requests=3, ok_requests=5, open_s=0.2)
     assert findings_of(answers(0.2, 3)) == [expected]
