@@ -25,6 +25,8 @@ from bakeoff.harness.client.pool import Pool
 from bakeoff.harness.client.transport import Ended, StreamLog
 from bakeoff.results.records import StreamEnd
 
+CLOSING_NS = 250_000_000
+"""A used connection that ends without a byte this soon was being closed when the request came."""
 _Addresses = Sequence[tuple[socket.AddressFamily, tuple[object, ...]]]
 
 
@@ -249,13 +251,14 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """End the exchange: a response without a length is complete, any other has been cut off.
 
-        A request on a used connection that got no byte has met a server that was closing it (RFC 9110, 9.2.2): it is
-        sent again, once.
+        A request on a used connection that soon ends without a byte has met a server that was closing it (RFC 9110,
+        9.2.2): it is sent again, once. Later the server has had the request, and lost it.
         """
         self._now_ns = time.monotonic_ns()
         self.reusable = False
         log, ended = self._log, self._ended
-        if log is not None and ended is not None and self._is_used and not (log.received_bytes or log.is_resent):
+        is_unanswered = log is not None and self._is_used and not (log.received_bytes or log.is_resent)
+        if log is not None and ended is not None and is_unanswered and self._now_ns - (log.sent_ns or 0) < CLOSING_NS:
             self._log = self._ended = None
             self._owner.resend(self, self._data, log, ended)
             return

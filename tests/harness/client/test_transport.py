@@ -12,7 +12,7 @@ import trustme
 from bakeoff.engines import pick_port
 from bakeoff.engines.addresses import ReplicaHeader
 from bakeoff.engines.dialects import HttpRequest, ReferenceDialect, SseParser
-from bakeoff.harness.client import HttpTransport, StreamLog, Transport
+from bakeoff.harness.client import HttpTransport, StreamLog, Transport, http
 from bakeoff.harness.client import pool as pool_module
 from bakeoff.harness.client.aiohttp_transport import AiohttpTransport
 from bakeoff.harness.client.transport import limit_bytes
@@ -211,13 +211,22 @@ def closing_after(answers: int, *, silently: bool = True) -> tuple[Handler, list
     return handle, connections
 
 
-def test_a_request_that_meets_a_closing_connection_is_sent_again_once():
+def test_a_request_that_meets_a_closing_connection_is_sent_again_once(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(http, "CLOSING_NS", 60_000_000_000)
     handle, connections = closing_after(2)
     logs = exchange(handle, count=5)
     assert [(log.end, log.is_resent) for log in logs] == [(StreamEnd.COMPLETE, number in {2, 4}) for number in range(5)]
     assert connections == [2, 2, 1]
     assert all(log.dial_start_ns is None for log in logs[1:]), "the dial came after the send: it is no lag of it"
     assert all(log.sent_ns < log.read_ns[0] for log in logs)
+
+
+def test_a_request_that_the_server_had_for_a_while_is_not_sent_again(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(http, "CLOSING_NS", 0)
+    handle, connections = closing_after(1)
+    logs = exchange(handle, count=2)
+    assert [(log.end, log.is_resent) for log in logs] == [(StreamEnd.COMPLETE, False), (StreamEnd.RESET, False)]
+    assert connections == [1]
 
 
 def test_a_new_connection_and_an_answer_that_has_begun_are_not_sent_again():
