@@ -39,7 +39,9 @@ class _Metric(msgspec.Struct):
     unit: str | None = None
 
 
-_MS = {"ns": 1e-6, "us": 1e-3, "µs": 1e-3, "s": 1e3, "sec": 1e3}
+_MS = {
+    "ns": 1e-6, "nanoseconds": 1e-6, "us": 1e-3, "µs": 1e-3, "microseconds": 1e-3, "s": 1e3, "sec": 1e3, "seconds": 1e3,
+}  # fmt: skip
 """Milliseconds in the units of time that are none."""
 
 

@@ -1,6 +1,7 @@
 """Reports of GuideLLM, ``benchmarks.json``: one measurement per benchmark, as a sweep has several.
 
-Source: ``guidellm.schemas`` of https://github.com/vllm-project/guidellm, 0.8. A request has the times of its first and
+Source: ``guidellm.schemas`` of https://github.com/vllm-project/guidellm, 0.8, and the names of its first versions. A
+request has the times of its first and
 last token and their number, but not those of the tokens between, so ITL is its mean within each answer.
 """
 
@@ -22,6 +23,7 @@ _ARRIVALS = frozenset({"poisson", "constant"})
 class _Benchmark(msgspec.Struct):
     requests: dict[str, list[dict[str, Any]] | None]
     config: dict[str, Any] = {}
+    args: dict[str, Any] = {}
     start_time: float | None = None
 
 
@@ -55,11 +57,12 @@ def _imported(benchmark: _Benchmark, place: str) -> Imported:
     if not answers:
         raise NotImportable(f"{place} holds only summaries, without single requests; let GuideLLM keep them")
     started = benchmark.start_time
+    config = benchmark.config or benchmark.args
     return Imported(
         engine="guidellm",
-        model=str(first_of(benchmark.config, "model") or "unknown"),
-        backend=str(first_of(benchmark.config.get("backend"), "kind", "type_") or "openai_http"),
-        load=checked_load(_load(benchmark.config, answers), place),
+        model=str(first_of(config, "model") or "unknown"),
+        backend=str(first_of(config.get("backend"), "kind", "type_") or "openai_http"),
+        load=checked_load(_load(config, answers), place),
         requests=[record_of(answer, index, place) for index, answer in enumerate(answers)],
         measured_utc=datetime.fromtimestamp(started, UTC).isoformat(timespec="seconds") if started else None,
     )
@@ -76,11 +79,12 @@ def _answer(stats: Mapping[str, Any], group: str, number: int) -> Answer | None:
     """A request; None if it was never sent."""
     info = stats.get("info") or {}
     times = info.get("timings") or {}
-    start_s, end_s = _time(times, stats, "request_start"), _time(times, stats, "request_end")
+    start_s, end_s = _time(times, stats, "request_start", "start"), _time(times, stats, "request_end", "end")
     if start_s is None:
         return None
     tokens = _tokens(stats, "output")
-    first_s, last_s = _time(times, stats, "first_token_iteration"), _time(times, stats, "last_token_iteration")
+    first_s = _time(times, stats, "first_token_iteration", "first_token")
+    last_s = _time(times, stats, "last_token_iteration", "last_token")
     ends = [time for time in (first_s, last_s if tokens > 1 else None) if time is not None]
     return Answer(
         session=str(info.get("conversation_id") or stats.get("request_id") or f"{group}-{number}"),
@@ -97,8 +101,9 @@ def _answer(stats: Mapping[str, Any], group: str, number: int) -> Answer | None:
     )
 
 
-def _time(times: Mapping[str, Any], stats: Mapping[str, Any], name: str) -> float | None:
-    value = times.get(name, stats.get(f"{name}_time"))
+def _time(times: Mapping[str, Any], stats: Mapping[str, Any], name: str, first_name: str = "") -> float | None:
+    """A time of a request, which the first versions of the tool named otherwise."""
+    value = times.get(name, stats.get(f"{name}_time", stats.get(f"{first_name}_time")))
     return float(value) if isinstance(value, int | float) else None
 
 

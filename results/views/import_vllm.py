@@ -6,6 +6,7 @@ a chat is taken as the role, and the last one as the finish reason.
 """
 
 import itertools
+import json
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -56,7 +57,7 @@ class VllmResult(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def load(self) -> Load:
         """Load level; without rate and limit, all requests were sent at once."""
-        if isinstance(self.request_rate, str):
+        if isinstance(self.request_rate, str) or math.isinf(self.request_rate):
             return Load(concurrency=self.max_concurrency or len(self.start_times or ()))
         arrival = "poisson" if self.burstiness == 1 else f"gamma {self.burstiness:g}"
         return Load(rate_per_s=self.request_rate, arrival=arrival, max_in_flight=self.max_concurrency)
@@ -105,9 +106,11 @@ def requests_of(result: VllmResult, spread: Spread) -> list[RequestRecord]:
 
 
 def _whole(path: Path, data: bytes) -> list[VllmResult]:
+    """The results of a file that is one document, also with numbers that are not finite, as Python writes them."""
     try:
-        return [msgspec.json.decode(data, type=VllmResult)]
-    except UNDECODABLE as error:
+        document = json.loads(data)
+        return msgspec.convert(document if isinstance(document, list) else [document], list[VllmResult])
+    except (*UNDECODABLE, ValueError) as error:
         raise NotImportable(f"{path} is not a result file of vllm bench serve ({error})") from error
 
 
@@ -155,7 +158,10 @@ def _request(result: VllmResult, i: int, spread: Spread) -> RequestRecord:
     times = [] if error or is_empty else _arrivals_ns(sent_s, ttft_s, gaps_s)
     first, last = _token_chunks(len(times), tokens, chat=result.chat)
     chunks = times[first:last]
+    text = result.generated_texts[i] if result.generated_texts else ""
     counts, source = _counts(chunks, tokens, spread)
+    if text and tokens > 2 * max(len(text.encode()), len(chunks)):
+        source = TokenSource.UNPLACED
     return RequestRecord(
         index=i,
         phase=Phase.MEASURED,
@@ -175,7 +181,7 @@ def _request(result: VllmResult, i: int, spread: Spread) -> RequestRecord:
         prompt_tokens=result.column("input_lens")[i] or None,
         output_tokens=tokens or None,
         error=_last_line(error) or None,
-        text=result.generated_texts[i] if result.generated_texts else "",
+        text=text,
     )
 
 

@@ -55,7 +55,8 @@ class _Branches(msgspec.Struct, frozen=True):
 
 
 class _Turn(_Branches, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    messages: Annotated[list[RecordedMessage], msgspec.Meta(min_length=1)]
+    messages: Annotated[list[RecordedMessage], msgspec.Meta(min_length=1)] | None = None
+    text: str | None = None
     model: str | None = None
     max_tokens: RequestedTokens | None = None
     tools: list[dict[str, Any]] | None = None
@@ -397,6 +398,10 @@ class _Tree:
         return extra.max_completion_tokens or extra.max_tokens or turn.max_tokens or self._output_tokens
 
     def _messages(self, row: int, number: int, turn: _Turn) -> tuple[Message, ...]:
+        if turn.messages is None:
+            if not turn.text:
+                raise self._bad(row, f"turn {number} has neither messages nor text")
+            return (Message("user", turn.text),)
         try:
             return messages_of(turn.messages)
         except ValueError as cause:

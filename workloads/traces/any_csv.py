@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from bakeoff.workloads.errors import BadTrace
 from bakeoff.workloads.options import nearest
 from bakeoff.workloads.rng import Seed
 from bakeoff.workloads.traces.checks import Clock, amount, epoch_s, tokens
@@ -62,7 +63,25 @@ class Csv(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return [
             f"csv: lengths as recorded, times in {unit}; rows with 0 output tokens count as failed and are left out",
             f"csv: a session has ended if it has no row for {IDLE_S:g} s",
+            *self._unused(),
         ]
+
+    def _unused(self) -> Iterator[str]:
+        """The columns that no field holds."""
+        unused: list[str] = []
+
+        def choose(header: Header) -> list[str]:
+            used = {self.columns.get(name, name) for name in FIELDS}
+            unused[:] = [name for name in header if name and name not in used]
+            return [self.columns.get(name, name) for name in _NEEDED]
+
+        try:
+            next(table(self.path, choose))
+        except BadTrace:
+            return  # reading the rows reports it
+        if unused:
+            names = ", ".join(unused)
+            yield f"csv: not used: {names}; the option columns says which holds a field, such as {{ at_s = 'time' }}"
 
     def _row(self, fields: Mapping[str, str], clock: Clock) -> TraceRow | None:
         """A request, or None if it failed.

@@ -108,6 +108,9 @@ _JSON_FORMATS = (
     ("mooncake", {"input_length", "hash_ids"}),
     ("mooncake", {"input_length", "session_id"}),
     ("mooncake", {"text_input"}),
+    ("mooncake", {"text", "timestamp"}),
+    ("mooncake", {"text", "delay"}),
+    ("mooncake", {"text", "output_length"}),
     ("mooncake", {"messages", "session_id"}),
     ("mooncake", {"messages", "output_length"}),
     ("mooncake", {"messages", "delay"}),
@@ -123,8 +126,10 @@ _JSON_FORMATS = (
     ("questions", {"prompt"}),
     ("questions", {"question"}),
     ("questions", {"instruction"}),
+    ("questions", {"text"}),
     ("mlperf-endpoints", {"_type"}),
     ("sharegpt", {"conversations"}),
+    ("sharegpt", {"conversation"}),
 )
 """Keys that the first object must have, more specific sets first."""
 _OTHER_KINDS = {
@@ -218,7 +223,7 @@ def _file_format(path: str) -> str | None:
         raise bad(path, None, "is empty")
     line = head.partition(b"\n")[0].strip()
     if head.startswith(b"["):
-        return "sharegpt" if b'"conversations"' in head else None
+        return "sharegpt" if re.search(rb'"conversations?"\s*:', head) else None
     if head.startswith(b"{"):
         keys = _keys(line, head)
         if keys == {"turns"} and b'"node_id"' in line:

@@ -61,7 +61,7 @@ class _Line(msgspec.Struct, frozen=True, gc=False):
     timestamp: float
     input_length: InputTokens
     output_length: OutputTokens
-    hash_ids: tuple[int, ...] = ()
+    hash_ids: tuple[int, ...] | None = ()
     chat_id: int | str | None = None
     parent_chat_id: int | str | None = _ROOT
     session_id: str | int | None = None
@@ -112,7 +112,7 @@ class Mooncake(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                     line.input_length,
                     line.output_length,
                     session,
-                    blocks=line.hash_ids,
+                    blocks=line.hash_ids or (),
                     block_tokens=units.block_tokens if line.hash_ids else 0,
                 )
         except TooManyRows as cause:
@@ -208,7 +208,7 @@ class Mooncake(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             if line.session_id is not None:
                 problem = "has a session_id, but the first row has none of the fields of AIPerf's form"
                 raise bad(self.path, row, f"{problem}; give every row a session_id, or split the file")
-            self._check_blocks(row, line.input_length, line.hash_ids, units.block_tokens)
+            self._check_blocks(row, line.input_length, line.hash_ids or (), units.block_tokens)
             try:
                 yield clock.offset_s(line.timestamp * units.time_unit_s), (line, session)
             except ValueError as cause:

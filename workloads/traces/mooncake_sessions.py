@@ -1,9 +1,9 @@
 """AIPerf's form of Mooncake's lines: sessions, pauses and real text.
 
 AIPerf 0.13 (ai-dynamo/aiperf, Apache-2.0) sends the lines of one ``session_id`` in turn. ``input_length`` and
-``text_input`` are the new text of a turn, which follows the session's earlier text and answers; ``messages`` and
-``payload`` are whole prompts. Its own writer (``aiperf synthesize agentic-code``) puts a timestamp on the first row of
-a session and a delay on the others.
+``text_input``, or ``text`` in its single turns, are the new text of a turn, which follows the session's earlier text
+and answers; ``messages`` and ``payload`` are whole prompts. Its own writer (``aiperf synthesize agentic-code``) puts a
+timestamp on the first row of a session and a delay on the others.
 """
 
 import itertools
@@ -27,8 +27,8 @@ from bakeoff.workloads.traces.recorded_chat import (
 from bakeoff.workloads.traces.row import TraceRow
 from bakeoff.workloads.types import Message
 
-_MARKS = {"session_id", "delay", "text_input", "messages", "payload", "tools", "extra"}
-_MODES = ("input_length", "text_input", "messages", "payload")
+_MARKS = {"session_id", "delay", "text_input", "text", "messages", "payload", "tools", "extra"}
+_MODES = ("input_length", "text_input", "text", "messages", "payload")
 
 
 class SessionLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +36,7 @@ class SessionLine(msgspec.Struct, frozen=True, kw_only=True):
 
     input_length: InputTokens | None = None
     text_input: Annotated[str, msgspec.Meta(min_length=1)] | None = None
+    text: Annotated[str, msgspec.Meta(min_length=1)] | None = None
     messages: Annotated[list[RecordedMessage], msgspec.Meta(min_length=1)] | None = None
     payload: ChatBody | None = None
     tools: list[dict[str, Any]] | None = None
@@ -113,7 +114,7 @@ class _Session:
         if line.messages is not None:
             messages = messages_of(line.messages)
             return TraceRow(None, None, answer_tokens, messages=messages, tools=tools_text(line.tools))
-        self._chat = continued(self._chat, (Message("user", line.text_input or ""),))
+        self._chat = continued(self._chat, (Message("user", line.text_input or line.text or ""),))
         return TraceRow(None, None, answer_tokens, messages=self._chat)
 
     def _blocks(self, line: SessionLine, tokens: int) -> tuple[int, ...]:

@@ -25,13 +25,14 @@ class _Body(ChatBody, frozen=True):
     output_len: Any = None
     output_length: Any = None
     expected_output_len: Any = None
+    completion_tokens: Any = None
 
     @property
     def length(self) -> int | None:
         """The requested length of the answer, under any of its names, of which only OpenAI's must be numbers."""
         named = (
             self.max_output_tokens, self.max_new_tokens, self.output_tokens, self.output_len, self.output_length,
-            self.expected_output_len,
+            self.expected_output_len, self.completion_tokens,
         )  # fmt: skip
         return next(filter(None, (self.max_completion_tokens, self.max_tokens, *map(_length, named))), None)
 

@@ -12,14 +12,14 @@ import msgspec
 
 from bakeoff.workloads.options import nearest
 from bakeoff.workloads.rng import Seed
-from bakeoff.workloads.traces.checks import MAX_TOKENS, check_output_tokens
-from bakeoff.workloads.traces.reading import bad, records
+from bakeoff.workloads.traces.checks import check_output_tokens, tokens
+from bakeoff.workloads.traces.reading import bad, peeked, records
 from bakeoff.workloads.traces.row import TraceRow
 from bakeoff.workloads.types import Check, Expected, Message
 
 _LENGTH_FIELDS = (
     "output_tokens", "output_length", "output_len", "expected_output_len", "max_tokens", "max_completion_tokens",
-    "max_output_tokens", "max_new_tokens",
+    "max_output_tokens", "max_new_tokens", "output_tokens_count",
 )  # fmt: skip
 """Fields of a line that state the length of its answers, in order of preference."""
 _DEFAULT_TOKENS = 256
@@ -27,6 +27,14 @@ TEXT_FIELDS = ("turns", "prompt", "question", "instruction", "text")
 """Default fields for the text; the first one that a line has is used."""
 _ASKING = "Think step by step. End with the final answer, as a number behind ####."
 _NUMBER = re.compile(r"-?(\d+(\.\d+)?|\.\d+)")
+_SYSTEM_FIELDS = ("system_prompt", "system")
+_MATERIAL_FIELDS = ("input", "context")
+"""Fields of what an instruction or question is about, as in Alpaca, Dolly and SQuAD."""
+_UNUSED_FIELDS = (
+    "timestamp", "at_s", "arrival_time", "delay", "session_id", "session", "conversation_id", "prompt_tokens",
+    "input_tokens", "input_length", "prompt_tokens_count", "images", "image", "tools",
+)  # fmt: skip
+"""Fields that would change the load, and are not used."""
 _CODE_FIELDS = ("entry_point", "canonical_solution")
 """Fields of code to be completed instead of a question to be answered."""
 
@@ -57,17 +65,17 @@ class Questions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         del seed  # the trace leaves nothing to chance
         for row, line in records(self.path, msgspec.json.Decoder(dict[str, Any])):
             try:
-                texts, tokens = self._texts(line), self._tokens(line)
+                texts, length = self._texts(line), self._tokens(line)
                 expected = _number(line) if self.score else None
             except ValueError as cause:
                 raise bad(self.path, row, str(cause)) from None
             if expected is not None:
                 messages = (Message("user", f"{texts[-1]}\n\n{_ASKING}"),)
-                yield TraceRow(None, None, tokens, messages=messages, expected=expected)
+                yield TraceRow(None, None, length, messages=messages, expected=expected)
             elif self.form == "completion" or (self.form == "auto" and any(name in line for name in _CODE_FIELDS)):
-                yield from (TraceRow(None, None, tokens, prompt=text) for text in texts)
+                yield from (TraceRow(None, None, length, prompt=text) for text in texts)
             else:
-                yield from _chat(row, texts, tokens)
+                yield from _chat(row, texts, length, _system(line))
 
     def notes(self) -> list[str]:
         """How answers are handled, which the file does not have."""
@@ -80,16 +88,22 @@ class Questions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return [
             f"questions: recorded questions, answers of {lengths} tokens",
             "questions: recorded answers are not used, so the assistant's messages between turns are empty",
+            *self._unused(),
         ]
+
+    def _unused(self) -> Iterator[str]:
+        """The fields of the first line that would change the load, and are not used."""
+        head, _ = peeked(records(self.path, msgspec.json.Decoder(dict[str, Any])), 1)
+        if named := [name for _, line in head for name in _UNUSED_FIELDS if line.get(name)]:
+            yield f"questions: not used, though the file has them: {', '.join(named)}"
 
     def _tokens(self, line: Mapping[str, Any]) -> int:
         if self.output_tokens is not None:
             return self.output_tokens
         name = next((name for name in _LENGTH_FIELDS if name in line), None)
-        tokens = _DEFAULT_TOKENS if name is None else line[name]
-        if isinstance(tokens, bool) or not isinstance(tokens, int) or not 1 <= tokens <= MAX_TOKENS:
-            raise ValueError(f"field {name!r} must be a whole number from 1 to {MAX_TOKENS}, not {tokens!r}")
-        return tokens
+        if name is None or line[name] is None:
+            return _DEFAULT_TOKENS
+        return tokens(str(line[name]), f"field {name!r}", 1)
 
     def _texts(self, line: Mapping[str, Any]) -> list[str]:
         name = self.field or next((name for name in TEXT_FIELDS if name in line), None)
@@ -98,8 +112,9 @@ class Questions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if name not in line:
             raise ValueError(f"has no field {name!r}; {nearest(name, line)}")
         texts = line[name] if isinstance(line[name], list) else [line[name]]
-        if name == "instruction" and isinstance(line.get("input"), str) and line["input"]:
-            texts = [f"{text}\n\n{line['input']}" for text in texts]  # as in Alpaca's sets
+        material = next((line[field] for field in _MATERIAL_FIELDS if line.get(field)), None)
+        if name in {"instruction", "question"} and isinstance(material, str):
+            texts = [f"{text}\n\n{material}" for text in texts]
         if not texts or not all(isinstance(text, str) and text for text in texts):
             raise ValueError(f"field {name!r} must be a text or a list of texts, none of them empty")
         return texts
@@ -114,11 +129,16 @@ def _number(line: Mapping[str, Any]) -> Expected:
     return Expected(Check.NUMBER, plain)
 
 
-def _chat(row: int, texts: list[str], tokens: int) -> Iterator[TraceRow]:
+def _system(line: Mapping[str, Any]) -> list[Message]:
+    """The line's system prompt, if it has one."""
+    text = next((line[name] for name in _SYSTEM_FIELDS if line.get(name)), None)
+    return [Message("system", text)] if isinstance(text, str) else []
+
+
+def _chat(row: int, texts: list[str], length: int, chat: list[Message]) -> Iterator[TraceRow]:
     session = str(row) if len(texts) > 1 else None
-    chat: list[Message] = []
-    for text in texts:
+    for number, text in enumerate(texts):
         # Chat templates need alternating roles, so an empty message takes the place of the missing answer.
-        chat += [Message("assistant", "")] if chat else []
+        chat += [Message("assistant", "")] if number else []
         chat.append(Message("user", text))
-        yield TraceRow(None, None, tokens, session, messages=tuple(chat))
+        yield TraceRow(None, None, length, session, messages=tuple(chat))

@@ -34,7 +34,8 @@ class _Part(msgspec.Struct, frozen=True):
 
 
 class _Conversation(msgspec.Struct, frozen=True):
-    conversations: list[_Part]
+    conversations: list[_Part] | None = None
+    conversation: list[_Part] | None = None
     id: str | int | None = None
 
 
@@ -45,7 +46,11 @@ _CONVERSATIONS = msgspec.json.Decoder(_Conversation)
 
 
 class ShareGpt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``{"id", "conversations": [{"from": "human" or "gpt", "value": text}]}`` in an array, or one a line."""
+    """``{"id", "conversations": [{"from": "human" or "gpt", "value": text}]}`` in an array, or one a line.
+
+    Also ``conversation`` of ``role`` and ``content``, as in LMSYS-Chat-1M and WildChat. Parts without a speaker
+    alternate.
+    """
 
     path: str
     """The JSON file, plain or gzip."""
@@ -73,7 +78,7 @@ class ShareGpt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def notes(self) -> list[str]:
         """What is left out."""
         return [
-            "sharegpt: recorded questions, each with the recorded chat before it; the file has no times",
+            "sharegpt: recorded questions, each with the recorded chat before it; times are not used",
             "sharegpt: questions without an answer, and answers before the first question, are left out",
             *self._left_out(),
         ]
@@ -122,7 +127,12 @@ def _turns(conversation: _Conversation, number: int) -> Iterator[TraceRow]:
     """One row per question that has an answer."""
     name = f"{number}" if conversation.id is None else f"{number}:{conversation.id}"
     chat: list[Message] = []
-    messages = [message for part in conversation.conversations if (message := _message(part)) is not None]
+    parts = conversation.conversation if conversation.conversations is None else conversation.conversations
+    if parts is None:
+        raise _BadPart("has neither 'conversations' nor 'conversation'")
+    if all(part.speaker is None and part.role is None for part in parts):
+        parts = [msgspec.structs.replace(part, role=("user", "assistant")[i % 2]) for i, part in enumerate(parts)]
+    messages = [message for part in parts if (message := _message(part)) is not None]
     for i, message in enumerate(messages):
         if message.role == "assistant" and not any(before.role == "user" for before in chat):
             continue

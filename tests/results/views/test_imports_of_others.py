@@ -136,6 +136,18 @@ def test_guidellms_benchmarks_are_trials(tmp_path: Path) -> None:
     assert not any(found.code is FindingCode.ENGINE_FROZE for trial in run.finished for found in trial.record.findings)
 
 
+def test_reports_of_guidellms_first_versions_are_read(tmp_path: Path) -> None:
+    def first(number: int) -> dict[str, Any]:
+        start = 1_760_000_000.0 + 0.2 * number
+        times = {"start_time": start, "end_time": start + 0.13, "first_token_time": start + 0.1}
+        return times | {"last_token_time": start + 0.12, "output": "a b c", "prompt_tokens": 64, "output_tokens": 3}
+
+    groups = {"successful": [first(number) for number in range(8)], "errored": [], "incomplete": []}
+    run = guidellm(tmp_path, {"args": {"strategy": {"type_": "concurrent", "streams": 4}}, "requests": groups})
+    assert run.finished[0].record.load.label == "c=4"
+    assert values(run, "ttft_p50_s", "tpot_p50_s", "e2e_p50_s") == pytest.approx([0.1, 0.01, 0.12])
+
+
 def test_guidellms_failures_and_requests_that_were_never_sent(tmp_path: Path) -> None:
     errored = [guidellm_stats(1, first_token_iteration=None, last_token_iteration=None)]
     unsent = [guidellm_stats(2, request_start=None), guidellm_stats(3)]
@@ -160,9 +172,10 @@ def test_what_no_tool_measures_is_refused_and_leaves_no_run(
     assert not list((tmp_path / "a").glob("runs/*"))
 
 
-def test_units_of_times_are_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("value", "unit"), [(0.1, "s"), (0.1, "seconds"), (1e5, "us"), (1e8, "nanoseconds")])
+def test_units_of_times_are_read(tmp_path: Path, value: float, unit: str) -> None:
     line = aiperf_line(0)
-    line["metrics"]["time_to_first_token"] = {"value": 0.1, "unit": "s"}
+    line["metrics"]["time_to_first_token"] = {"value": value, "unit": unit}
     (request,) = aiperf(tmp_path / "a", line).finished[0].requests
     assert request.chunk_ns[0] - (request.sent_ns or 0) == 100 * MS
 

@@ -1,5 +1,7 @@
 """Result files of vllm bench serve become runs that can be shown, judged and compared."""
 
+import json
+import math
 import os
 import time
 from collections.abc import Iterator
@@ -165,7 +167,7 @@ def test_chunks_without_tokens_are_told_apart(
 
 
 def test_tokens_in_groups_are_spread_over_the_chunks(tmp_path: Path) -> None:
-    record = requests_of(tmp_path, output_lens=[17] * 8)[0]
+    record = requests_of(tmp_path, output_lens=[17] * 8, generated_texts=["a b c d e"] * 8)[0]
     assert (sum(record.chunk_tokens), record.token_source) == (17, TokenSource.APPORTIONED)
 
 
@@ -217,6 +219,19 @@ def test_two_imports_are_compared_though_nobody_knows_how_runs_differ(tmp_path: 
 def test_other_prompts_are_other_traffic(tmp_path: Path) -> None:
     a = imported(tmp_path, result()).finished[0].record.workload_sha256
     assert imported(tmp_path, result(input_lens=[65] * 8)).finished[0].record.workload_sha256 != a
+
+
+def test_tokens_that_the_text_cannot_have_are_not_placed(tmp_path: Path) -> None:
+    run = imported(tmp_path, result(output_lens=[500] * len(result()["output_lens"])))
+    assert {source for trial in run.finished for source in trial.requests.values("token_source")} == {
+        TokenSource.UNPLACED
+    }
+
+
+def test_a_document_with_an_infinite_rate_or_several_results_is_read(tmp_path: Path) -> None:
+    (tmp_path / "r.json").write_text(json.dumps([result(request_rate=math.inf)] * 2))
+    run = load(import_vllm(tmp_path / "r.json", tmp_path / "runs").path)
+    assert [trial.record.load.concurrency is not None for trial in run.finished] == [True, True]
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def test_blocks_of_the_first_turn_begin_the_later_prompts(tmp_path: Path) -> Non
 def test_text_grows_and_whole_prompts_stand_alone(tmp_path: Path) -> None:
     records = [
         {"session_id": "a", "text_input": "One", "output_length": 4},
-        {"session_id": "a", "text_input": "Two", "output_length": 4},
+        {"session_id": "a", "text": "Two", "output_length": 4},
         {"session_id": "b", "messages": [{"role": "user", "content": "M"}], "tools": [{"type": "function"}]},
         {"payload": {"prompt": "P", "max_tokens": 3, "temperature": 0}, "output_length": 8},
         {"payload": {"messages": [{"role": "user", "content": "Q"}], "max_completion_tokens": 3, "model": "m"}},
@@ -176,6 +176,9 @@ TREE = lines(
 
 
 def test_a_tree_of_lines_is_one_session(tmp_path: Path) -> None:
+    spoken = {"session_id": "s", "turns": [{"text": "One"}, {"text": "Two", "delay": 1000}]}
+    one, two = read("aiperf-dag", write(tmp_path / "s", lines(spoken)))
+    assert (said(one), said(two), two.think_s) == ("One", "One . Two", 1.0)
     rows = read("aiperf-dag", write(tmp_path / "t", TREE))
     tree, alone = rows[:-2], rows[-2:]
     assert [(said(row), row.agent, row.parents, row.think_s) for row in tree] == [

@@ -236,7 +236,7 @@ NO_QUESTION = ": has no question with an answer; it must hold conversations, in 
         ('[{"conversations": [{"from": "human"}]}]', (
             ", conversation 1: has a part without the text in 'value' or 'content'"
         )),
-        ('[{"conversations": []}, {"turns": []}]', ", conversation 2: Object missing required field `conversations`"),
+        ('[{"conversations": []}, {"turns": []}]', ", conversation 2: has neither 'conversations' nor 'conversation'"),
         ('[{"conversations": [{"from": "robot", "value": "a"}]}]', (
             ", conversation 1: has a part from 'robot'; known: human, user, gpt, chatgpt, bard, bing, assistant, system"
         )),

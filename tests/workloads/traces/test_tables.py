@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bakeoff.workloads.traces import burstgpt, reading
+from bakeoff.workloads.traces.formats import trace_format
 from bakeoff.workloads.traces.row import TraceRow
 from tests.workloads.traces.samples import SAMPLES, read, refusal, write
 
@@ -154,6 +155,16 @@ def shared(first: TraceRow, second: TraceRow) -> int:
 def test_names_of_blocks_are_the_same_on_every_machine(tmp_path: Path) -> None:
     (row, _) = read("claude-code-flat", write(tmp_path / "trace.csv", SAMPLES["claude-code-flat"]))
     assert row.blocks == (693914819786123604, 693914819786123605, 693914819786123606)
+
+
+def test_columns_that_no_field_holds_are_named(tmp_path: Path) -> None:
+    path = write(tmp_path / "trace.csv", "timestamp,input_tokens,output_tokens,session\n700,5,6,a\n")
+    (row,) = read("csv", path)
+    assert (row.at_s, row.session) == (None, "a")
+    *_, note = trace_format("csv", {"path": str(path)}).notes()
+    assert note.startswith("csv: not used: timestamp; ")
+    timed = trace_format("csv", {"path": str(path), "columns": {"at_s": "timestamp"}})
+    assert not any("not used" in note for note in timed.notes())
 
 
 def test_any_csv_is_read_by_a_map_of_its_columns(tmp_path: Path) -> None:

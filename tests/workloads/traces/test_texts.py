@@ -83,7 +83,9 @@ def test_sharegpt_is_read_as_its_tools_write_it(tmp_path: Path, content: str) ->
     assert len(rows) == content.count("conversations")
 
 
-@pytest.mark.parametrize("name", ["max_output_tokens", "max_new_tokens", "output_tokens", "output_len", "max_tokens"])
+@pytest.mark.parametrize(
+    "name", ["max_output_tokens", "max_new_tokens", "output_tokens", "completion_tokens", "max_tokens"]
+)
 @pytest.mark.parametrize("length", [16, 16.0, "16"])
 def test_bodies_state_lengths_under_several_names(tmp_path: Path, name: str, length: object) -> None:
     body = {"messages": [{"role": "user", "content": "Q"}], name: length}
@@ -134,10 +136,30 @@ def test_questions_have_the_lengths_that_their_lines_state(tmp_path: Path) -> No
     path = write(tmp_path / "q.jsonl", "\n".join(map(json.dumps, lines)))
     assert [row.output_tokens for row in read("questions", path)] == [8, 9, 256]
     assert [row.output_tokens for row in read("questions", path, output_tokens=5)] == [5, 5, 5]
-    for wrong in (0, "8", True, 2.5):
+    loose = [{"prompt": "a", "output_tokens": value} for value in ("8", 8.0, None)]
+    path = write(tmp_path / "loose.jsonl", "\n".join(map(json.dumps, loose)))
+    assert [row.output_tokens for row in read("questions", path)] == [8, 8, 256]
+    for wrong in (0, "eight", True, 2.5):
         bad = write(tmp_path / "bad.jsonl", json.dumps({"prompt": "a", "output_tokens": wrong}))
         with pytest.raises(BadTrace, match="field 'output_tokens' must be a whole number from 1 to"):
             read("questions", bad)
+
+
+def test_a_question_is_asked_with_its_system_prompt_and_context(tmp_path: Path) -> None:
+    line = {"system_prompt": "Be brief.", "instruction": "Sum up.", "context": "A text.", "timestamp": 3}
+    path = write(tmp_path / "q.jsonl", json.dumps(line))
+    (row,) = read("questions", path)
+    assert row.messages == (Message("system", "Be brief."), Message("user", "Sum up.\n\nA text."))
+    *_, note = trace_format("questions", {"path": str(path)}).notes()
+    assert note == "questions: not used, though the file has them: timestamp"
+
+
+def test_conversations_of_lmsys_and_without_speakers_are_read(tmp_path: Path) -> None:
+    parts = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
+    silent = [{"content": part["content"]} for part in parts]
+    for line in ({"conversation": parts}, {"conversations": silent}):
+        (row,) = read("sharegpt", write(tmp_path / "c.jsonl", json.dumps(line)))
+        assert (row.messages, row.answer) == ((Message("user", "Hi"),), "Hello")
 
 
 def test_an_instruction_is_asked_with_its_input(tmp_path: Path) -> None:
