@@ -117,6 +117,7 @@ _JSON_FORMATS = (
     ("mooncake", {"payload"}),
     ("openai-jsonl", {"messages"}),
     ("openai-jsonl", {"custom_id", "body"}),
+    ("openai-jsonl", {"custom_id", "params"}),
     ("openai-jsonl", {"prompt", "model"}),
     ("openai-jsonl", {"prompt", "max_tokens"}),
     ("openai-jsonl", {"prompt", "max_completion_tokens"}),
@@ -205,6 +206,11 @@ def _kind_of(path: str) -> str | None:
         columns = {column.strip().strip('"') for column in line.split(separator)}
         if any(needed <= columns for _, needed in _CSV_FORMATS):
             return f"separates its columns by {name}; save it with commas"
+    columns = line.split(",")
+    if len(columns) > 1 and head[:1] not in b"[{":
+        return (
+            f"is a table of other columns; give format = 'csv' and columns, such as {{ input_tokens = {columns[0]!r} }}"
+        )
     return None
 
 

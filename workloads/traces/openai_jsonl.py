@@ -62,6 +62,8 @@ def _length(value: Any) -> int | None:  # noqa: ANN401  (any JSON value)
 
 class _Line(_Body, frozen=True):
     body: _Body | None = None
+    params: _Body | None = None
+    """The body of a batch of Anthropic's."""
 
 
 class OpenAiJsonl(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -84,7 +86,7 @@ class OpenAiJsonl(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         arrivals = _Arrivals()
         for row, line in records(self.path, msgspec.json.Decoder(_Line, strict=False)):
             try:
-                request = self._row(line, line.body or line, arrivals)
+                request = self._row(line, line.body or line.params or line, arrivals)
             except ValueError as cause:
                 raise bad(self.path, row, str(cause)) from None
             yield request

@@ -94,7 +94,7 @@ class Questions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def _unused(self) -> Iterator[str]:
         """The fields of the first line that would change the load, and are not used."""
         head, _ = peeked(records(self.path, msgspec.json.Decoder(dict[str, Any])), 1)
-        if named := [name for _, line in head for name in _UNUSED_FIELDS if line.get(name)]:
+        if named := [name for _, line in head for name in _UNUSED_FIELDS if line.get(name) not in (None, "", [])]:
             yield f"questions: not used, though the file has them: {', '.join(named)}"
 
     def _tokens(self, line: Mapping[str, Any]) -> int:

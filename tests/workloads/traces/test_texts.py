@@ -146,7 +146,7 @@ def test_questions_have_the_lengths_that_their_lines_state(tmp_path: Path) -> No
 
 
 def test_a_question_is_asked_with_its_system_prompt_and_context(tmp_path: Path) -> None:
-    line = {"system_prompt": "Be brief.", "instruction": "Sum up.", "context": "A text.", "timestamp": 3}
+    line = {"system_prompt": "Be brief.", "instruction": "Sum up.", "context": "A text.", "timestamp": 0}
     path = write(tmp_path / "q.jsonl", json.dumps(line))
     (row,) = read("questions", path)
     assert row.messages == (Message("system", "Be brief."), Message("user", "Sum up.\n\nA text."))
