@@ -21,7 +21,7 @@ from bakeoff.engines.errors import NotIdentified
 from bakeoff.engines.identity import Identity, Pages
 from bakeoff.engines.models import KNOWN_MODELS, cached
 from bakeoff.engines.registry import adapter_class, adapter_names
-from bakeoff.engines.server import redirection, require_listener
+from bakeoff.engines.server import reason_of, redirection, require_listener
 from bakeoff.engines.server_engine import ServerEngine
 
 _TIMEOUT_S = 10.0
@@ -131,7 +131,7 @@ async def _pages(address: str, access: Access, paths: Sequence[str]) -> tuple[Pa
         try:
             answers = await asyncio.gather(*(_body(session, address + access.path(path)) for path in paths))
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise NotIdentified(f"{address} cannot be reached: {str(error) or type(error).__name__}") from error
+            raise NotIdentified(f"{address} cannot be reached: {reason_of(error)}") from error
     pages = {path: _json(body) for path, (body, _) in zip(paths, answers, strict=True) if body is not None}
     moves = (place.removesuffix(path) for path, (_, place) in zip(paths, answers, strict=True) if place)
     return {path: page for path, page in pages.items() if page is not None}, next(moves, None)

@@ -45,8 +45,19 @@ def field_of(pages: Pages, path: str, *keys: str) -> Any:  # noqa: ANN401  (any 
 
 
 def listed_models(pages: Pages) -> list[ListedModel]:
-    """The entries of ``/v1/models``; empty if the page is missing or has another shape."""
-    try:
-        return msgspec.convert(field_of(pages, MODELS_PAGE, "data") or [], list[ListedModel])
-    except msgspec.ValidationError:
-        return []
+    """The entries of ``/v1/models`` that have a name, each once; the page is a list, or has one in ``data``."""
+    page = pages.get(MODELS_PAGE)
+    entries = page if isinstance(page, list) else field_of(pages, MODELS_PAGE, "data")
+    named = [
+        ListedModel(
+            entry["id"], _text(entry, "owned_by"), _text(entry, "root"),
+            None if "object" in entry else _text(entry, "type"),  # with both it is OpenAI's form and a field more
+        )
+        for entry in (entries if isinstance(entries, list) else [])
+        if isinstance(entry, dict) and _text(entry, "id") is not None
+    ]  # fmt: skip
+    return list({entry.id: entry for entry in named}.values())
+
+
+def _text(entry: Mapping[str, Any], name: str) -> str | None:
+    return value if isinstance(value := entry.get(name), str) else None

@@ -3,6 +3,7 @@
 import asyncio
 import signal
 import socket
+import ssl
 from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin, urlsplit
@@ -128,6 +129,15 @@ def host_and_port(url: str) -> tuple[str, int]:
     """The host of a URL, and its port, by default that of its scheme."""
     parts = urlsplit(url)
     return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+
+
+def reason_of(error: Exception) -> str:
+    """Why a connection failed, in one line; what to do, where a certificate is the reason."""
+    cause = getattr(error, "certificate_error", error)  # aiohttp's error holds that of the certificate
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        trust = "name the file of its authority in SSL_CERT_FILE"
+        return f"the server's certificate is not trusted ({cause.verify_message}); {trust}"
+    return str(error) or type(error).__name__
 
 
 async def require_listener(url: str) -> None:

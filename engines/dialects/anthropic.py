@@ -166,7 +166,10 @@ class _Reader:
 
     def _merge(self, newer: Any) -> None:  # noqa: ANN401  (any JSON value)
         """Replace the fields that ``newer`` has."""
-        self._usage |= {name: value for name, value in mapping(newer).items() if value is not None}
+        stated = {name: value for name, value in mapping(newer).items() if value is not None}
+        if self._usage.get("input_tokens") and stated.get("input_tokens") == 0:
+            del stated["input_tokens"]  # some gateways repeat the field without its value
+        self._usage |= stated
 
 
 def anthropic_usage(usage: Mapping[str, Any]) -> Usage:

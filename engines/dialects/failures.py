@@ -23,7 +23,10 @@ _MESSAGES = ("message", "msg", "detail", "error_msg", "error_message", "status_m
 _CODES = ("code", "error_code", "errcode")
 _SUSPECT = frozenset({*_ERRORS, *_CODES, "base_resp", "type", "status", "message", "detail"})
 """Fields without one of which an event is no error; few chunks of answers have one."""
-_WELL = frozenset({"0", "200", "ok", "success", "succeeded", "none", "null", "completed"})
+_WELL = frozenset({
+    "0", "200", "ok", "success", "succeeded", "none", "null", "completed", "queued", "pending", "waiting", "loading",
+    "starting", "running", "processing", "in_progress",
+})  # fmt: skip
 """Codes and messages of events in which nothing is wrong, in lower case."""
 _LEAST_ERROR_STATUS, _END_OF_STATUS = 400, 600
 
@@ -33,10 +36,20 @@ def refusal(status: int, body: bytes) -> str:
     try:
         error: Any = msgspec.json.decode(body)
         if isinstance(error, dict):
-            error = error.get("error") or error.get("detail") or error.get("message") or error
+            error = _of_refusal(error)
         return f"HTTP {status}: {error_text(error)}"
     except UNREADABLE:
         return f"HTTP {status}: {clip(body) or 'empty answer'}"
+
+
+def _of_refusal(answer: Mapping[str, Any]) -> Any:  # noqa: ANN401
+    """What explains a refusal: the fields that name what is wrong, before a title such as Bad Request."""
+    named = answer.get("errors") or answer.get("message")
+    if isinstance(answer.get("error"), str) and named:
+        return named if isinstance(named, str) else "; ".join(map(str, named)) if isinstance(named, list) else named
+    if "title" in answer and isinstance(answer.get("errors"), dict):  # as ASP.NET has it (RFC 9457)
+        return answer["errors"]
+    return answer.get("error") or answer.get("detail") or answer.get("message") or answer
 
 
 def unreadable(error: Exception, data: bytes) -> StreamFault:
@@ -53,7 +66,7 @@ def error_in(chunk: Mapping[str, Any]) -> str | None:
     codes = [chunk[name] for name in (*_CODES, "status") if chunk.get(name) is not None]
     is_fine = any(str(code).lower() in _WELL for code in codes)
     for name in _ERRORS[:2] if has_choices or is_fine else _ERRORS:
-        if (value := chunk.get(name)) and str(value).lower() not in _WELL:
+        if (value := chunk.get(name)) and not _says_nothing(value):
             return error_text(value)
     result = mapping(chunk.get("base_resp"))
     if str(result.get("status_code") or 0) != "0":
@@ -65,6 +78,18 @@ def error_in(chunk: Mapping[str, Any]) -> str | None:
         if said or any(_LEAST_ERROR_STATUS <= (number(code) or 0) < _END_OF_STATUS for code in codes):
             return error_text(chunk["detail"] if isinstance(said, list) else chunk)
     return None
+
+
+def choice_error(choice: Mapping[str, Any]) -> str | None:
+    """The message of an error in a choice or its delta; None if it holds none."""
+    error = choice.get("error") or mapping(choice.get("delta")).get("error")
+    return error_text(error) if error and not _says_nothing(error) else None
+
+
+def _says_nothing(error: Any) -> bool:  # noqa: ANN401  (any JSON value)
+    """Whether an error's fields are empty, or say that nothing is wrong."""
+    values = error.values() if isinstance(error, dict) else [error]
+    return all(not value or str(value).lower() in _WELL for value in values)
 
 
 def lenient_json(data: bytes) -> Any:  # noqa: ANN401  (any JSON value)

@@ -137,9 +137,9 @@ def _chunk_events(chunk: Mapping[str, Any]) -> list[Event]:
     if (error := failures.error_in(chunk)) is not None:
         return [StreamFault(error)]
     choices = msgspec.convert(chunk.get("choices") or [], list[dict[str, Any]])
-    for choice in choices:  # as OpenRouter sends it
-        if error := choice.get("error") or mapping(choice.get("delta")).get("error"):
-            return [StreamFault(failures.error_text(error))]
+    for choice in choices:
+        if (error := failures.choice_error(choice)) is not None:
+            return [StreamFault(error)]
     events = [event for choice in choices for event in choice_events(choice)]
     nested = (choice.get("usage") for choice in choices)  # as Moonshot sends it; Groq has a field of its own
     stated = (chunk.get("usage"), *nested, mapping(chunk.get("x_groq")).get("usage"))

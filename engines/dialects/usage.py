@@ -24,6 +24,9 @@ def stated_usage(usage: Mapping[str, Any], *, in_choice: bool = False) -> Usage:
     """The counts of a usage object."""
     reasoning = first_count(usage, *_REASONING) or None
     output = first_count(usage, "completion_tokens", "output_tokens")
+    rejected = first_count(usage, "completion_tokens_details.rejected_prediction_tokens") or 0
+    if output is not None and output > rejected:  # tokens of a prediction that no answer has
+        output -= rejected
     return Usage(
         first_count(usage, "prompt_tokens", "input_tokens"),
         output,

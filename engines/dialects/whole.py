@@ -39,8 +39,10 @@ def whole_answer(data: bytes, passages: int | None = None) -> list[Event]:
     if isinstance(document, list):  # text-embeddings-inference answers without an object around it
         document = {"results": document}
     answer = mapping(document)
-    if answer.get("error"):
-        return [StreamFault(failures.error_text(answer["error"]))]
+    choices = map(mapping, items(answer.get("choices")))
+    error = failures.error_in(answer) or next(filter(None, map(failures.choice_error, choices)), None)
+    if error is not None:
+        return [StreamFault(error)]
     has_text = any(isinstance(answer.get(field), list) for field in ("choices", "output", "content"))
     if passages is not None or (not has_text and answer.keys() & {"data", "results", "embeddings"}):
         return _of_passages(answer, passages)

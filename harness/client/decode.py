@@ -367,6 +367,8 @@ def _merged(decoded: DecodedStream, newer: Usage) -> Usage:
     if decoded.deltas and not newer.output_tokens:
         newer = msgspec.structs.replace(newer, output_tokens=None, prompt_tokens=newer.prompt_tokens or None)
     earlier = decoded.usage
+    if not newer.in_choice and (newer.output_tokens or 0) < min(earlier.output_tokens or 0, len(decoded.deltas)):
+        newer = msgspec.structs.replace(newer, output_tokens=None)  # a part of the answer, of another server behind it
     missing = {name: getattr(earlier, name) for name in Usage.__struct_fields__ if getattr(newer, name) is None}
     return msgspec.structs.replace(newer, **missing)
 
@@ -395,7 +397,7 @@ def _own_counts(decoded: DecodedStream, requested: int | None) -> list[int] | No
     """The tokens of each delta, where the usage behind each states only its own; None where it states totals.
 
     Totals rise, anew in each of several choices, or are the whole answer's from the beginning. So constant counts must
-    be 1 or give the requested length, and a last total behind all deltas must be their sum.
+    be 1 or give the requested length, unless a last total behind all deltas is their sum, which it must be.
     """
     deltas, stated = decoded.deltas, decoded.stated
     if len(deltas) < _REPEATING or len(stated) < len(deltas):
@@ -406,8 +408,10 @@ def _own_counts(decoded: DecodedStream, requested: int | None) -> list[int] | No
     rises = counts[-1] > counts[0] and all(before <= after for before, after in steps)
     rises = rises or (max(counts) > _REPEATING // 2 and all(after in {before + 1, 1} for before, after in steps))
     is_constant = min(counts) == max(counts) > 1
-    is_contradicted = len(stated) > len(deltas) and last != sum(counts)
-    if min(counts) < 1 or rises or is_contradicted or (is_constant and sum(counts) != requested):
+    has_total = len(stated) > len(deltas)
+    is_contradicted = has_total and last != sum(counts)
+    is_doubtful = is_constant and not has_total and sum(counts) != requested
+    if min(counts) < 1 or rises or is_contradicted or is_doubtful:
         return None
     return counts
 

@@ -20,6 +20,7 @@ import httptools
 from bakeoff.engines import Access
 from bakeoff.engines.addresses import ReplicaHeader
 from bakeoff.engines.dialects import HttpRequest
+from bakeoff.engines.server import reason_of
 from bakeoff.harness.client.moderator import Moderator
 from bakeoff.harness.client.pool import Pool
 from bakeoff.harness.client.transport import Ended, StreamLog
@@ -115,7 +116,7 @@ class HttpTransport:
             connection = await self._pool.opened()
         except OSError as error:
             log.end = StreamEnd.RESET if log.is_resent else StreamEnd.REFUSED
-            log.detail, log.ended_ns = str(error), time.monotonic_ns()
+            log.detail, log.ended_ns = reason_of(error), time.monotonic_ns()
             self._carrying.pop(log, None)
             ended(log)
             return

@@ -21,10 +21,23 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from bakeoff.engines.dialects import TokenDelta, TokenKind, Usage
 from bakeoff.harness.client.plausibility import is_borne
 from bakeoff.results.records import TokenSource
 from bakeoff.workloads import APPROXIMATE, Tokenizer, tokenizer_at
+
+
+class _Function(msgspec.Struct):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class _Call(msgspec.Struct):
+    """A part of a tool call in OpenAI's form."""
+
+    function: _Function | None = None
 
 
 def token_counts(
@@ -47,6 +60,7 @@ def token_counts(
     """
     if not deltas:
         return [], None
+    deltas = [(t_ns, _as_generated(delta)) for t_ns, delta in deltas]
     text_bytes = sum(len(delta.text.encode()) for _, delta in deltas)
 
     def borne(tokens: int) -> bool:
@@ -71,6 +85,19 @@ def token_counts(
         return [1] * len(deltas), TokenSource.ASSUMED
     source = TokenSource.APPORTIONED if usage_tokens <= 2 * visible else TokenSource.UNPLACED
     return _guessed(deltas, usage_tokens, counts), source
+
+
+def _as_generated(delta: TokenDelta) -> TokenDelta:
+    """A call with the text that the model generated: its name and arguments, without the API's ids and types."""
+    if delta.kind is not TokenKind.TOOL:
+        return delta
+    try:
+        calls = msgspec.json.decode(delta.text, type=list[_Call])
+    except msgspec.MsgspecError:  # arguments alone, as in Anthropic's deltas
+        return delta
+    functions = [call.function for call in calls if call.function is not None]
+    words = "".join((function.name or "") + (function.arguments or "") for function in functions)
+    return msgspec.structs.replace(delta, text=words)
 
 
 def _is_confirmed(counts: Sequence[int], deltas: Sequence[tuple[int, TokenDelta]], usage_tokens: int | None) -> bool:

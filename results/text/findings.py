@@ -139,7 +139,8 @@ SENTENCES: dict[FindingCode, str] = {
     ),
     FindingCode.TOKENS_UNPLACED: (
         "{unplaced_requests} of {ok_requests} answers count more than twice the tokens in their text, so they have no "
-        "ITL and no TPOT; let the engine stream all tokens, those of its reasoning included"
+        "ITL and no TPOT, and tokens/s count what was not streamed; let the engine stream all tokens, those of its "
+        "reasoning included"
     ),
     FindingCode.BUFFERED: (
         "{buffered_requests} of {ok_requests} answers arrived in one piece, so their TTFT is the time of the whole "

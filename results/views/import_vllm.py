@@ -5,9 +5,12 @@ and the number of tokens. Chunks without a token count as chunks: if there are m
 a chat is taken as the role, and the last one as the finish reason.
 """
 
+import codecs
+import gzip
 import itertools
 import json
 import math
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,7 @@ from bakeoff.results.records import Load, Outcome, Phase, RequestRecord, StreamE
 from bakeoff.results.units import NS_PER_S
 from bakeoff.results.views.imported import UNMEASURED
 
+_GZIP = b"\x1f\x8b"
 Spread = Callable[[Sequence[int], int], list[int]]
 """(arrival times, number of tokens) → tokens per chunk."""
 
@@ -81,8 +85,9 @@ def read_vllm(path: Path) -> list[VllmResult]:
     """
     try:
         data = path.read_bytes()
-    except OSError as error:
-        raise NotImportable(f"{path} cannot be read: {error.strerror}") from error
+        data = gzip.decompress(data) if data.startswith(_GZIP) else data.removeprefix(codecs.BOM_UTF8)
+    except (OSError, EOFError, zlib.error) as error:
+        raise NotImportable(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
     lines = [line for line in data.splitlines() if line.strip()]
     try:
         results = msgspec.json.decode(b"[" + b",".join(lines) + b"]", type=list[VllmResult])
@@ -109,14 +114,26 @@ def _whole(path: Path, data: bytes) -> list[VllmResult]:
     """The results of a file that is one document, also with numbers that are not finite, as Python writes them."""
     try:
         document = json.loads(data)
-        return msgspec.convert(document if isinstance(document, list) else [document], list[VllmResult])
+        results = document if isinstance(document, list) else [document]
+        return msgspec.convert([_without_nulls(result) for result in results], list[VllmResult], strict=False)
     except (*UNDECODABLE, ValueError) as error:
         raise NotImportable(f"{path} is not a result file of vllm bench serve ({error})") from error
+
+
+def _without_nulls(result: Any) -> Any:  # noqa: ANN401  (any JSON value)
+    """A result in which requests without an error have an empty one instead of null."""
+    errors = result.get("errors") if isinstance(result, dict) else None
+    return result | {"errors": [error or "" for error in errors]} if isinstance(errors, list) else result
 
 
 def _check(path: Path, result: VllmResult) -> None:
     missing = [name for name in _LISTS if getattr(result, name) is None]
     if missing:
+        if missing == ["start_times"]:
+            raise NotImportable(
+                f"{path} does not say when its requests were sent, so no rate can be computed; measure again with a "
+                "version of vllm bench serve that stores start_times"
+            )
         raise NotImportable(
             f"{path} holds only the summary of vllm bench serve, without {', '.join(missing)}; "
             "measure again with --save-detailed"

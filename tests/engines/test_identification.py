@@ -174,6 +174,23 @@ def test_no_request_follows_a_redirect_with_the_users_headers(tmp_path: Path):
     assert other.headers == []
 
 
+@pytest.mark.parametrize(
+    "page",
+    [
+        [{"id": "m"}],
+        {"data": [{"id": "m"}, {"name": "broken"}, 7]},
+        {"data": [{"id": "m", "owned_by": {"name": "x"}, "root": ["x"]}]},
+        {"data": [{"id": "m"}, {"id": "m"}]},
+        {"data": [{"id": "m", "object": "model", "type": "model"}]},
+    ],
+)
+def test_one_odd_entry_hides_no_list_of_models(page: object):
+    pages = {"/v1/models": page}
+    recognised = [name for name in adapter_names() if adapter_class(name).identify(pages)]
+    assert recognised == ["openai"]
+    assert adapter_class("openai").identify(pages) == Identity("openai", ("m",))
+
+
 @pytest.mark.parametrize("odd", [[], {"data": 7}, {"data": [{"name": "no id"}]}, {"data": []}, "text", None, 3])
 def test_pages_of_another_shape_are_nobodys(odd: object):
     pages = dict.fromkeys(("/v1/models", "/info", "/props", "/v2", "/openapi.json"), odd)

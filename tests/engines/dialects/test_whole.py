@@ -71,7 +71,9 @@ def test_vectors_and_scores_are_an_arrival_without_tokens(document: Any) -> None
 @pytest.mark.parametrize(
     "document",
     [
-        {"error": {"message": "no"}}, {"data": []}, {"data": [{"embedding": []}]}, {"results": [{"index": 0}]}, {}, 3,
+        {"error": {"message": "no"}}, {"code": 50001, "msg": "no", "data": None}, {"data": []},
+        {"choices": [{"message": {"content": "a"}, "finish_reason": "stop", "error": {"message": "no"}}]},
+        {"data": [{"embedding": []}]}, {"results": [{"index": 0}]}, {}, 3,
         {"object": "list", "data": [{"embedding": None}]},
     ],
 )  # fmt: skip

@@ -4,7 +4,8 @@ import gzip
 import json
 import zlib
 from collections.abc import Sequence
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from bakeoff.engines.dialects import OpenAiDialect, TokenDelta
 from bakeoff.harness.client.decode import decode_stream, is_answer
 from bakeoff.results.records import Outcome, Phase, RequestRecord, StreamEnd, StreamRecord, TokenSource
+from bakeoff.workloads import Tokenizer
 
 DONE = b"data: [DONE]\n\n"
 MS = 1_000_000
@@ -170,6 +172,11 @@ class TestEnds:
         assert page.outcome is Outcome.TRUNCATED
         assert (page.error or "").endswith("no event: <html> <title>504 Gateway Time-out</title>")
         assert ended(b"<br>\n", STOP, DONE).outcome is Outcome.OK
+
+    def test_a_notice_or_an_error_that_says_nothing_fails_no_answer(self) -> None:
+        assert ended(event({"status": "queued", "message": "position 3"}), STOP, DONE).outcome is Outcome.OK
+        empty = [event(chunk(" a") | {"error": {"code": 0, "message": ""}}) for _ in range(4)]
+        assert decoded(*empty, STOP, DONE).outcome is Outcome.OK
 
     def test_a_code_and_its_words_are_an_error(self) -> None:
         assert ended(event({"code": 50001, "msg": "quota exhausted", "data": None}), DONE).error == "quota exhausted"
@@ -425,6 +432,26 @@ class TestOwnCounts:
         asked = msgspec.structs.replace(stream([*reads, STOP, DONE]), requested_output_tokens=18)
         record = decode_stream(asked, OpenAiDialect(), None)
         assert (record.output_tokens, record.chunk_tokens) == (sum(counts), counts)
+
+    def test_equal_counts_whose_sum_is_the_last_total_are_of_their_own_chunk(self) -> None:
+        reads = [event({**chunk(" a b c"), "usage": {"completion_tokens": 4}}) for _ in range(5)]
+        assert decoded(*reads, STOP, event(counted(20)), DONE).chunk_tokens == [4] * 5
+
+    def test_a_total_that_falls_at_the_end_is_of_another_server(self) -> None:
+        assert ended(STOP, event(counted(4)), event(counted(1)), DONE).output_tokens == 4
+
+    def test_rejected_tokens_of_a_prediction_are_no_output(self) -> None:
+        details = {"completion_tokens_details": {"reasoning_tokens": 0, "rejected_prediction_tokens": 40}}
+        record = ended(STOP, event(counted(44, **details)), DONE)
+        assert (record.output_tokens, record.chunk_tokens) == (4, [1] * 4)
+
+    def test_of_a_call_its_name_and_arguments_are_tokens(self) -> None:
+        letters = SimpleNamespace(starts=lambda text: list(range(len(text))))  # a token for each
+        first = {"index": 0, "id": "call_0123456789", "type": "function", "function": {"name": "f", "arguments": ""}}
+        later = [{"index": 0, "function": {"arguments": letter}} for letter in '{"a"}']
+        reads = [event(chunk(tool_calls=[call])) for call in (first, *later)]
+        record = decode_stream(stream([*reads, STOP, DONE]), OpenAiDialect(), cast("Tokenizer", letters))
+        assert (record.chunk_tokens, record.token_source) == ([1] * 6, TokenSource.TOKENIZER)
 
     @pytest.mark.parametrize(("counts", "total"), [([3] * 8, 3), ([1] * 4, 1), ([1, 2, 3, 4, 5, 1, 2, 3], 8)])
     def test_totals_of_the_whole_answer_or_of_several_choices_are_not_added_up(

@@ -1,10 +1,12 @@
 """Result files of vllm bench serve become runs that can be shown, judged and compared."""
 
+import codecs
+import gzip
 import json
 import math
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -226,6 +228,18 @@ def test_tokens_that_the_text_cannot_have_are_not_placed(tmp_path: Path) -> None
     assert {source for trial in run.finished for source in trial.requests.values("token_source")} == {
         TokenSource.UNPLACED
     }
+
+
+@pytest.mark.parametrize("encode", [gzip.compress, lambda data: codecs.BOM_UTF8 + data])
+def test_compressed_files_marks_nulls_and_whole_floats_are_read(
+    encode: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
+    columns = result()
+    count = len(columns["errors"])
+    columns |= {"errors": [None] * count, "output_lens": [float(length) for length in columns["output_lens"]]}
+    (tmp_path / "r.json").write_bytes(encode(json.dumps(columns).encode()))
+    (trial,) = load(import_vllm(tmp_path / "r.json", tmp_path / "runs").path).finished
+    assert trial.record.verdict is Verdict.VALID
 
 
 def test_a_document_with_an_infinite_rate_or_several_results_is_read(tmp_path: Path) -> None:
