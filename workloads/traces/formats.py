@@ -78,9 +78,9 @@ _FORMATS = {
     "guidellm": _Format(GuideLlm, "GuideLLM conversation graphs: JSON lines of turns with parents, text or lengths"),
     "aiperf-dag": _Format(AiPerfDag, "AIPerf conversations that fork and spawn each other: JSON lines with their text"),
     "servegen": _Format(ServeGen, "ServeGen: a folder of client tables from which requests are drawn"),
-    "sharegpt": _Format(ShareGpt, "ShareGPT: conversations with their text, in one JSON array or JSON lines"),
+    "sharegpt": _Format(ShareGpt, "ShareGPT, LMSYS, WildChat: conversations with their text, in a JSON array or lines"),
     "openai-jsonl": _Format(OpenAiJsonl, "OpenAI request bodies or Batch API lines, with their text"),
-    "questions": _Format(Questions, "prompt sets: JSON lines with turns, prompt, question or instruction"),
+    "questions": _Format(Questions, "prompt sets: JSON lines with turns, prompt, question, instruction or text"),
     "bfcl": _Format(Bfcl, "Berkeley Function-Calling Leaderboard: questions with functions; answers are scored"),
     "csv": _Format(Csv, "any CSV with lengths; the option columns maps its column names"),
 }
