@@ -45,10 +45,8 @@ def refusal(status: int, body: bytes) -> str:
 def _of_refusal(answer: Mapping[str, Any]) -> Any:  # noqa: ANN401
     """What explains a refusal: the fields that name what is wrong, before a title such as Bad Request."""
     named = answer.get("errors") or answer.get("message")
-    if isinstance(answer.get("error"), str) and named:
-        return named if isinstance(named, str) else "; ".join(map(str, named)) if isinstance(named, list) else named
-    if "title" in answer and isinstance(answer.get("errors"), dict):  # as ASP.NET has it (RFC 9457)
-        return answer["errors"]
+    if named and ("title" in answer or isinstance(answer.get("error"), str)):  # ASP.NET (RFC 9457); NestJS and Spring
+        return "; ".join(map(str, named)) if isinstance(named, list) else named
     return answer.get("error") or answer.get("detail") or answer.get("message") or answer
 
 

@@ -3,9 +3,10 @@
 Follows https://html.spec.whatwg.org/multipage/server-sent-events.html: lines end in LF, CRLF or CR; a blank line ends
 an event; one space after ``data:`` is dropped; several ``data`` lines of one event are joined by LF; lines that begin
 with a colon are comments; an event without data is dropped; a byte order mark at the beginning is ignored. The parser
-works on bytes, so reads may split UTF-8 characters. Three things go beyond the standard: events whose type is that of a
-keep-alive are dropped, JSON objects in successive lines are events of their own, :meth:`SseParser.rest` has what an
-event without its blank line holds, and lines of no field are kept, since proxies write their errors between events.
+works on bytes, so reads may split UTF-8 characters. Beyond the standard, events whose type is that of a keep-alive are
+dropped, JSON objects in successive lines are events of their own, the end mark of OpenAI's streams is known however it
+is written, :meth:`SseParser.rest` has what an event without its blank line holds, and lines of no field are kept, since
+proxies write their errors between events.
 """
 
 KEEP_ALIVE = frozenset({b"ping", b"pong", b"heartbeat", b"keepalive", b"keep-alive", b"keep_alive", b"hb"})

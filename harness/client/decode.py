@@ -55,6 +55,7 @@ _COMPRESSED_STARTS = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\x78\x01", b"\x78\x5e"
 """Of gzip, of Zstandard, and of deflate at each of its levels."""
 _COMPRESSED = "the answer is compressed, although no compression was asked for; switch it off in the proxy"
 _CONTROLS = frozenset(range(9)) | frozenset(range(14, 27))
+"""Bytes that no text has."""
 _FIELDS = (b":", b"data:", b"event:", b"id:", b"retry:")
 _FIRST_CHARS = 120
 
