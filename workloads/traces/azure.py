@@ -14,7 +14,7 @@ from bakeoff.workloads.rng import Seed
 from bakeoff.workloads.traces.checks import BACKWARDS, MAX_TOKENS, stamp_ns, tokens
 from bakeoff.workloads.traces.reading import bad, blocks, check_text
 from bakeoff.workloads.traces.row import TraceRow
-from bakeoff.workloads.traces.table import missing_column
+from bakeoff.workloads.traces.table import missing_column, plain_name
 
 _COLUMNS = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 _PLAIN = b"0123456789-: .,+\r\n"
@@ -130,10 +130,11 @@ class _Reader:
 
     def _check_header(self, fields: list[str]) -> None:
         header = [name.strip() for name in fields]
-        for name in _COLUMNS:
-            if name not in header:
+        names, needed = list(map(plain_name, header)), list(map(plain_name, _COLUMNS))
+        for name, plain in zip(_COLUMNS, needed, strict=True):
+            if plain not in names:
                 raise ValueError(missing_column(name, header))
-        if header != list(_COLUMNS):
+        if names != needed:
             raise ValueError(f"has other columns than {', '.join(_COLUMNS)}, or another order; use the format csv")
         self._has_header = True
 

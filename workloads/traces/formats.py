@@ -28,6 +28,7 @@ from bakeoff.workloads.traces.reading import SESSION_SUFFIXES, bad, opened
 from bakeoff.workloads.traces.row import Trace
 from bakeoff.workloads.traces.servegen import ServeGen
 from bakeoff.workloads.traces.sharegpt import ShareGpt
+from bakeoff.workloads.traces.table import plain_name
 
 __all__ = ["TRACE_FORMATS", "detect", "trace_format"]
 
@@ -235,8 +236,8 @@ def _file_format(path: str) -> str | None:
         if keys == {"turns"} and b'"node_id"' in line:
             return "guidellm"
         return next((name for name, needed in _JSON_FORMATS if needed <= keys), None)
-    columns = {name.strip().strip('"') for name in line.decode(errors="replace").split(",")}
-    return next((name for name, needed in _CSV_FORMATS if needed <= columns), None)
+    columns = {plain_name(name) for name in line.decode(errors="replace").split(",")}
+    return next((name for name, needed in _CSV_FORMATS if set(map(plain_name, needed)) <= columns), None)
 
 
 def _keys(line: bytes, head: bytes) -> set[str]:

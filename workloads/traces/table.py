@@ -46,6 +46,11 @@ def table(path: str, choose: Callable[[Header], Sequence[str]]) -> Iterator[tupl
         raise bad(path, None, "has no rows below its header" if pick else "has no rows")
 
 
+def plain_name(column: str) -> str:
+    """A column's name without case, spaces and other marks, which tools that save a table anew often change."""
+    return "".join(filter(str.isalnum, column)).lower()
+
+
 def missing_column(name: str, header: Header) -> str:
     """Message for a missing column, with the nearest name in the header."""
     return f"the header has no column {quoted(name)}; {nearest(name, header)}"
@@ -55,7 +60,8 @@ def _columns(
     path: str, row: int, fields: Header, choose: Callable[[Header], Sequence[str]]
 ) -> Callable[[list[str]], tuple[str, ...]]:
     header = [name.strip() for name in fields]
-    columns = choose(header)
+    alike = {plain_name(name): name for name in header}
+    columns = [name if name in header else alike.get(plain_name(name), name) for name in choose(header)]
     for name in columns:
         if header.count(name) != 1:
             twice = f"the header has {header.count(name)} columns {quoted(name)}; rename all but one"

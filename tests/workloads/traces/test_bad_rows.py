@@ -70,7 +70,7 @@ WRONG_ROWS = [
     ("azure", AZURE + "inf,5,8\n", 3, "'inf' is not a time stamp such as 2024-05-10 00:00:00.009930+00:00"),
     ("azure", AZURE + "1700158624,5,8\n", 3, "'1700158624' is not a time stamp such as 2024-05-10 00:00"),
     ("azure", "2023-11-16 18:17:03,4808,10\n", 1, "the header has no column 'TIMESTAMP'; known: 2023-11-16 18:1"),
-    ("azure", AZURE.replace("ContextT", "Contextt"), 1, "no column 'ContextTokens'; did you mean 'Contexttokens'?"),
+    ("azure", AZURE.replace("ContextTokens", "ContextToken"), 1, "did you mean 'ContextToken'?"),
     ("azure", AZURE.replace("TIMESTAMP", "TIMESTAMP,NumImages"), 1, "or another order; use the format csv"),
     ("burstgpt", BURST_6 + "4,GPT-4,472,18,490,API log\n", 3, BACK),
     ("burstgpt", BURST_6 + "-6,GPT-4,472,18,490,API log\n", 3, "Timestamp must be from 0 to 1e+11, not '"),

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bakeoff.workloads.traces import burstgpt, reading
-from bakeoff.workloads.traces.formats import trace_format
+from bakeoff.workloads.traces.formats import detect, trace_format
 from bakeoff.workloads.traces.row import TraceRow
 from tests.workloads.traces.samples import SAMPLES, read, refusal, write
 
@@ -155,6 +155,22 @@ def shared(first: TraceRow, second: TraceRow) -> int:
 def test_names_of_blocks_are_the_same_on_every_machine(tmp_path: Path) -> None:
     (row, _) = read("claude-code-flat", write(tmp_path / "trace.csv", SAMPLES["claude-code-flat"]))
     assert row.blocks == (693914819786123604, 693914819786123605, 693914819786123606)
+
+
+@pytest.mark.parametrize(
+    ("name", "header"),
+    [
+        ("azure", "timestamp,context_tokens,generated_tokens"),
+        ("burstgpt", "timestamp,request_tokens,response_tokens"),
+        ("csv", "At_S,Input Tokens,OUTPUT_TOKENS"),
+    ],
+)  # fmt: skip
+def test_columns_are_known_in_another_spelling(name: str, header: str, tmp_path: Path) -> None:
+    stamp = "2023-11-16 18:17:03" if name == "azure" else "3"
+    path = write(tmp_path / "trace.csv", f"{header}\n{stamp},5,6\n")
+    assert detect(str(path)) == name
+    (row,) = read(name, path)
+    assert (row.input_tokens, row.output_tokens) == (5, 6)
 
 
 def test_columns_that_no_field_holds_are_named(tmp_path: Path) -> None:
