@@ -88,6 +88,8 @@ _FORMATS = {
 TRACE_FORMATS = {name: form.description for name, form in _FORMATS.items()}
 """Description of each format, by name."""
 _HEAD_BYTES = 2**18
+_MAX_FIELDS = 12
+"""Most names of fields in a message."""
 _KEY = re.compile(rb'"([A-Za-z_][A-Za-z_ ]*)"\s*:')
 _JSON_FORMATS = (
     ("claude-code", {"requests", "block_size"}),
@@ -184,9 +186,19 @@ def detect(path: str) -> str:
         problem = None if Path(path).is_dir() else _kind_of(path)
         raise bad(
             path, None,
-            problem or f"is not in a known trace format; give its format: {', '.join(sorted(_FORMATS))}",
+            problem or f"is not in a known trace format{_fields(path)}; give its format: {', '.join(sorted(_FORMATS))}",
         )  # fmt: skip
     return name
+
+
+def _fields(path: str) -> str:
+    """The fields of the first object of a file, for a message; nothing for a folder or another kind of file."""
+    head = b"" if Path(path).is_dir() else _head(path)
+    if not head.startswith(b"{"):
+        return ""
+    names = sorted(_keys(head.partition(b"\n")[0].strip(), head))
+    shown = ", ".join(names[:_MAX_FIELDS]) + (", …" if len(names) > _MAX_FIELDS else "")
+    return f": its first object has {shown} (a text among them: format = 'questions' and field)" if names else ""
 
 
 def _head(path: str) -> bytes:

@@ -149,7 +149,8 @@ def test_a_file_that_looks_like_nothing_known_lists_the_formats(content: str, tm
     with pytest.raises(BadTrace) as caught:
         detect(str(path))
     formats = ", ".join(sorted(TRACE_FORMATS))
-    assert str(caught.value) == f"{path}: is not in a known trace format; give its format: {formats}"
+    fields = ": its first object has a (a text among them: format = 'questions' and field)" if "a" in content else ""
+    assert str(caught.value) == f"{path}: is not in a known trace format{fields}; give its format: {formats}"
 
 
 @pytest.mark.parametrize(
