@@ -56,7 +56,7 @@ def listed_models(pages: Pages) -> list[ListedModel]:
         for entry in (entries if isinstance(entries, list) else [])
         if isinstance(entry, dict) and _text(entry, "id") is not None
     ]  # fmt: skip
-    return list({entry.id: entry for entry in named}.values())
+    return list({entry.id: entry for entry in reversed(named)}.values())[::-1]  # of equal names the first
 
 
 def _text(entry: Mapping[str, Any], name: str) -> str | None:

@@ -125,7 +125,7 @@ class FindingCode(StrEnum):
     ANSWERS_CUT = "answers_cut"
     """The server ended answers early, as content filters do."""
     LEFT_OPEN = "left_open"
-    """Most responses stayed open behind their last token, so that a closed loop waited for them."""
+    """Most responses stayed open behind their last event, for which a closed loop waits."""
     TOKENS_ASSUMED = "tokens_assumed"
     TOKENS_ESTIMATED = "tokens_estimated"
     """Answers that came as a whole do not say how many tokens they have."""

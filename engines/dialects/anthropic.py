@@ -124,6 +124,9 @@ def _error_text(error: Any) -> str:  # noqa: ANN401  (some engines send strings)
     return failures.clip(f"{kind}: {message}".encode()) if kind and message else failures.error_text(error)
 
 
+_PROMPT_FIELDS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+
+
 class _Reader:
     """Decodes one answer."""
 
@@ -167,15 +170,14 @@ class _Reader:
     def _merge(self, newer: Any) -> None:  # noqa: ANN401  (any JSON value)
         """Replace the fields that ``newer`` has."""
         stated = {name: value for name, value in mapping(newer).items() if value is not None}
-        if self._usage.get("input_tokens") and stated.get("input_tokens") == 0:
-            del stated["input_tokens"]  # some gateways repeat the field without its value
+        if self._usage.get("input_tokens") and not any(stated.get(name) for name in _PROMPT_FIELDS):
+            stated.pop("input_tokens", None)  # some gateways repeat the field without its value
         self._usage |= stated
 
 
 def anthropic_usage(usage: Mapping[str, Any]) -> Usage:
     """Usage with the whole prompt: uncached tokens, tokens written to the cache and tokens read from it."""
-    names = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
-    parts = [part for name in names if (part := count(usage.get(name))) is not None]
+    parts = [part for name in _PROMPT_FIELDS if (part := count(usage.get(name))) is not None]
     return msgspec.structs.replace(stated_usage(usage), prompt_tokens=sum(parts) if parts else None)
 
 

@@ -8,12 +8,13 @@ sends ``{"detail": …}``. Gateways have ``errors``, ``error_msg`` beside ``erro
 import json
 import math
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Any
 
 import msgspec
 
 from bakeoff.engines.dialects.base import StreamFault
-from bakeoff.engines.dialects.values import items, mapping, number, text
+from bakeoff.engines.dialects.values import count, items, mapping, number, text
 
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """Exceptions of decoding invalid data: not JSON or another shape, invalid UTF-8, too deep nesting."""
@@ -23,11 +24,13 @@ _MESSAGES = ("message", "msg", "detail", "error_msg", "error_message", "status_m
 _CODES = ("code", "error_code", "errcode")
 _SUSPECT = frozenset({*_ERRORS, *_CODES, "base_resp", "type", "status", "message", "detail"})
 """Fields without one of which an event is no error; few chunks of answers have one."""
-_WELL = frozenset({
-    "0", "200", "ok", "success", "succeeded", "none", "null", "completed", "queued", "pending", "waiting", "loading",
-    "starting", "running", "processing", "in_progress",
-})  # fmt: skip
+_WELL = frozenset({"0", "200", "ok", "success", "succeeded", "none", "null", "completed"})
 """Codes and messages of events in which nothing is wrong, in lower case."""
+_PENDING = frozenset({
+    "queued", "pending", "waiting", "loading", "starting", "running", "processing", "in_progress", "generating",
+})  # fmt: skip
+"""States of notices before or within an answer, in lower case."""
+_PHRASES = frozenset(status.phrase.lower() for status in HTTPStatus)
 _LEAST_ERROR_STATUS, _END_OF_STATUS = 400, 600
 
 
@@ -44,9 +47,10 @@ def refusal(status: int, body: bytes) -> str:
 
 def _of_refusal(answer: Mapping[str, Any]) -> Any:  # noqa: ANN401
     """What explains a refusal: the fields that name what is wrong, before a title such as Bad Request."""
-    named = answer.get("errors") or answer.get("message")
-    if named and ("title" in answer or isinstance(answer.get("error"), str)):  # ASP.NET (RFC 9457); NestJS and Spring
-        return "; ".join(map(str, named)) if isinstance(named, list) else named
+    error, named = answer.get("error"), answer.get("detail") or answer.get("errors") or answer.get("message")
+    is_title = error is None if "title" in answer else str(error).lower() in _PHRASES
+    if is_title and named:  # ASP.NET (RFC 9457); NestJS and Spring
+        return "; ".join(map(error_text, named)) if isinstance(named, list) else named
     return answer.get("error") or answer.get("detail") or answer.get("message") or answer
 
 
@@ -71,9 +75,12 @@ def error_in(chunk: Mapping[str, Any]) -> str | None:
         return error_text(result)
     if is_error or (chunk.get("type") == "error" and not has_choices):
         return error_text(chunk)
+    is_fine = is_fine or any(str(code).lower() in _PENDING for code in codes)
     if not is_fine and not chunk.keys() & {"choices", "usage"}:
-        said = chunk.get("detail") or chunk.get("message") or (bool(codes) and chunk.get("msg"))
-        if said or any(_LEAST_ERROR_STATUS <= (number(code) or 0) < _END_OF_STATUS for code in codes):
+        is_coded = any((count(code) or 0) >= _LEAST_ERROR_STATUS for code in codes)
+        said = chunk.get("detail") or chunk.get("message") or (chunk.get("msg") if is_coded else None)
+        is_said = bool(said) and str(said).lower() not in _WELL
+        if is_said or any(_LEAST_ERROR_STATUS <= (number(code) or 0) < _END_OF_STATUS for code in codes):
             return error_text(chunk["detail"] if isinstance(said, list) else chunk)
     return None
 

@@ -174,9 +174,14 @@ def choice_events(choice: Mapping[str, Any]) -> list[Event]:
 
 def _calls(calls: Any) -> str:  # noqa: ANN401  (a call or a list of calls)
     """The calls as JSON; empty if all that they say is their place, as in the last chunk of some servers."""
-    functions = [mapping(call).get("function", call) for call in (calls if isinstance(calls, list) else [calls])]
-    says = any(mapping(function).get("name") or mapping(function).get("arguments") for function in functions)
-    return msgspec.json.encode(calls).decode() if says else ""
+    return msgspec.json.encode(calls).decode() if _says_more(calls) else ""
+
+
+def _says_more(call: Any) -> bool:  # noqa: ANN401  (any JSON value)
+    """Whether a part of a call has more than its place, id and type."""
+    if isinstance(call, dict):
+        return any(_says_more(value) for name, value in call.items() if name not in {"index", "id", "type"})
+    return any(map(_says_more, call)) if isinstance(call, list) else call not in (None, "")
 
 
 def _parts(content: Any) -> tuple[str, str]:  # noqa: ANN401  (a string or parts)

@@ -19,6 +19,7 @@ from bakeoff.engines.dialects.values import first_count, items, mapping, number,
 
 _UNKNOWN = "unknown"
 _STREAM_FIELDS = (b"data:", b"event:", b": ")
+_FIELDS = ("choices", "output", "content", "data", "results", "embeddings")
 _KINDS = {"thinking": TokenKind.REASONING, "reasoning": TokenKind.REASONING, "tool_use": TokenKind.TOOL,
           "function_call": TokenKind.TOOL}  # fmt: skip
 
@@ -40,7 +41,9 @@ def whole_answer(data: bytes, passages: int | None = None) -> list[Event]:
         document = {"results": document}
     answer = mapping(document)
     choices = map(mapping, items(answer.get("choices")))
-    error = failures.error_in(answer) or next(filter(None, map(failures.choice_error, choices)), None)
+    is_answer = any(isinstance(answer.get(field), list) for field in _FIELDS)
+    error = (failures.choice_error if is_answer else failures.error_in)(answer)
+    error = error or next(filter(None, map(failures.choice_error, choices)), None)
     if error is not None:
         return [StreamFault(error)]
     has_text = any(isinstance(answer.get(field), list) for field in ("choices", "output", "content"))

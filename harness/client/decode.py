@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 from http import HTTPStatus
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any, Protocol
 
 import msgspec
@@ -56,6 +56,8 @@ _COMPRESSED_STARTS = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\x78\x01", b"\x78\x5e"
 _COMPRESSED = "the answer is compressed, although no compression was asked for; switch it off in the proxy"
 _CONTROLS = frozenset(range(9)) | frozenset(range(14, 27))
 """Bytes that no text has."""
+_ERROR_FIELDS = frozenset({"error", "errors", "code"})
+"""Of JSON between events, one of which an error has."""
 _FIELDS = (b":", b"data:", b"event:", b"id:", b"retry:")
 _FIRST_CHARS = 120
 
@@ -226,8 +228,8 @@ def read_stream(stream: Reads, dialect: Dialect) -> DecodedStream:
         prompt_tokens = decoded.usage.prompt_tokens or None
         decoded.usage = msgspec.structs.replace(decoded.usage, output_tokens=None, prompt_tokens=prompt_tokens)
         decoded.stated = []
-    choices = len({delta.choice for _, delta in decoded.deltas})
-    if 1 < choices < len(decoded.deltas):  # with as many as deltas a server numbers those
+    places = [place for place, _ in groupby(delta.choice for _, delta in decoded.deltas)]
+    if len(places) > (choices := len(set(places))):  # others number the parts of one answer
         decoded.fault = decoded.fault or f"{choices} answers came at once, which no figure tells apart; ask for n = 1"
     return decoded
 
@@ -235,9 +237,10 @@ def read_stream(stream: Reads, dialect: Dialect) -> DecodedStream:
 def _take_stray(decoded: DecodedStream, stray: bytes) -> None:
     """Keep what stood between the events, which may be the error of a server or proxy."""
     try:
-        error = error_in(msgspec.json.decode(stray, type=dict[str, Any])) if stray else None
+        document = msgspec.json.decode(stray, type=dict[str, Any]) if stray else {}
     except UNREADABLE:
-        error = None
+        document = {}
+    error = error_in(document) if document.keys() & _ERROR_FIELDS else None
     decoded.fault, decoded.stray = decoded.fault or error, clip(stray, _FIRST_CHARS)
 
 
@@ -367,8 +370,9 @@ def _merged(decoded: DecodedStream, newer: Usage) -> Usage:
     """The newer counts, and earlier ones where it has none; zeros behind an answer state nothing."""
     if decoded.deltas and not newer.output_tokens:
         newer = msgspec.structs.replace(newer, output_tokens=None, prompt_tokens=newer.prompt_tokens or None)
-    earlier = decoded.usage
-    if not newer.in_choice and (newer.output_tokens or 0) < min(earlier.output_tokens or 0, len(decoded.deltas)):
+    earlier, count = decoded.usage, len(decoded.deltas)
+    are_totals = not (newer.in_choice or earlier.in_choice) and decoded.stated[-1:] == [(count, earlier.output_tokens)]
+    if are_totals and (newer.output_tokens or 0) < min(earlier.output_tokens or 0, count):
         newer = msgspec.structs.replace(newer, output_tokens=None)  # a part of the answer, of another server behind it
     missing = {name: getattr(earlier, name) for name in Usage.__struct_fields__ if getattr(newer, name) is None}
     return msgspec.structs.replace(newer, **missing)
@@ -462,7 +466,9 @@ def _outcome(
     if not decoded.is_whole and not by_closing:
         missing = "a finish reason" if decoded.last_event_ns is not None or not stream.is_streamed else "any event"
         behind = f", behind lines that are no event: {decoded.stray}" if decoded.stray else ""
-        return Outcome.TRUNCATED, f"the {'stream' if stream.is_streamed else 'answer'} ended without {missing}{behind}"
+        status = f"HTTP {stream.status}: " if stream.status not in {None, HTTPStatus.OK} else ""
+        what = "stream" if stream.is_streamed else "answer"
+        return Outcome.TRUNCATED, f"{status}the {what} ended without {missing}{behind}"
     if not decoded.deltas:
         unread = f"; {decoded.unread}, which its events carry, is not read" if decoded.unread else ""
         return Outcome.EMPTY, f"the answer has no token{unread}"

@@ -23,6 +23,8 @@ _REJECTIONS = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStat
 _TRUSTED = 10
 """After this many answers in a row, answers are decoded rarely and late: decoding would delay the next request."""
 _MAX_DECODED_BYTES = 1 << 20
+_END_MARKS = (b"DONE", b"usage")
+"""One of them is in the last reads of a whole answer."""
 
 
 class FailureDetector:
@@ -44,7 +46,7 @@ class FailureDetector:
     def has_failed(self, request: RequestInFlight) -> bool:
         """Whether the request failed, as far as is known now; False if the client cancelled it."""
         if request.end is StreamEnd.RESET and is_success(request.status):
-            return self._dialect is None or not is_answer(request, self._dialect, is_reset=True)
+            return not self._is_whole(request)
         if request.end is not StreamEnd.COMPLETE or not is_success(request.status):
             return request.end is not StreamEnd.CANCELLED
         if self._dialect is None or sum(map(len, request.reads)) > _MAX_DECODED_BYTES:
@@ -56,6 +58,14 @@ class FailureDetector:
             self._decoded_ns = request.ended_ns
             asyncio.get_running_loop().call_soon(self._decode, request)
         return False
+
+    def _is_whole(self, request: RequestInFlight) -> bool:
+        """Whether the whole answer had come before its connection broke; most that break are not decoded to tell."""
+        tail = b"".join(request.reads[-2:])
+        if self._dialect is None or not any(mark in tail for mark in _END_MARKS):
+            return False
+        is_small = sum(map(len, request.reads)) <= _MAX_DECODED_BYTES
+        return is_small and is_answer(request, self._dialect, is_reset=True)
 
     def _decode(self, request: RequestInFlight) -> bool:
         assert self._dialect is not None

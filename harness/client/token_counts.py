@@ -60,8 +60,8 @@ def token_counts(
     """
     if not deltas:
         return [], None
-    deltas = [(t_ns, _as_generated(delta)) for t_ns, delta in deltas]
     text_bytes = sum(len(delta.text.encode()) for _, delta in deltas)
+    framed, deltas = deltas, [(t_ns, _as_generated(delta)) for t_ns, delta in deltas]
 
     def borne(tokens: int) -> bool:
         return is_borne(tokens, text_bytes, len(deltas), requested_tokens)
@@ -78,7 +78,9 @@ def token_counts(
     visible, counts = max(text_bytes, len(deltas)), []
     if tokenizer is not None:
         counts = _counts_of_text([delta for _, delta in deltas], tokenizer)
-        visible = max(sum(counts), len(deltas))
+        # The model writes a frame around its calls, too.
+        whole = counts if framed == deltas else _counts_of_text([delta for _, delta in framed], tokenizer)
+        visible = max(sum(counts), sum(whole), len(deltas))
         if counts[0] and usage_tokens in {None, sum(counts)}:
             return counts, TokenSource.TOKENIZER
     if usage_tokens is None:
@@ -96,6 +98,8 @@ def _as_generated(delta: TokenDelta) -> TokenDelta:
     except msgspec.MsgspecError:  # arguments alone, as in Anthropic's deltas
         return delta
     functions = [call.function for call in calls if call.function is not None]
+    if not functions:
+        return delta
     words = "".join((function.name or "") + (function.arguments or "") for function in functions)
     return msgspec.structs.replace(delta, text=words)
 

@@ -44,12 +44,14 @@ async def child_process(
         yield process
     finally:
         process.stdin.close()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(stop_s):
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(stop_s):
+                    await process.wait()
+        finally:  # also if this end is interrupted
+            if process.returncode is None:
+                kill(process)
                 await process.wait()
-        if process.returncode is None:
-            kill(process)
-            await process.wait()
 
 
 async def send(process: Process, order: object) -> None:

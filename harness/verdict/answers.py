@@ -89,9 +89,9 @@ def answer_findings(answered: Requests) -> Iterator[Finding]:
 
 
 def _left_open(answered: Requests) -> Iterator[Finding]:
-    last_ns, sent_ns = answered.chunks.last_ns, answered.ints("sent_ns")
+    last_ns, sent_ns = answered.ints("last_event_ns"), answered.ints("sent_ns")
     open_ns, answer_ns = answered.ints("ended_ns") - last_ns, last_ns - sent_ns
-    is_known = (last_ns != UNKNOWN) & (sent_ns != UNKNOWN) & (answered.ints("last_event_ns") != UNKNOWN)
+    is_known = (last_ns != UNKNOWN) & (sent_ns != UNKNOWN)
     is_open = is_known & (open_ns > np.maximum(_MIN_OPEN_NS, _OPEN_SHARE * answer_ns))
     if (count := int(is_open.sum())) > _MAX_LEFT_OPEN_SHARE * len(answered):
         yield warning(

@@ -116,16 +116,18 @@ class Group:
         total, kept, first = torch.empty(0), list[torch.Tensor](), 0
         own = torch.cuda.current_stream()
         self._beside = self._beside or torch.cuda.Stream()
-        for piece in pieces:
-            result = compute(piece)
-            if not kept:
-                total = result.new_empty(sum(map(len, pieces)), result.shape[1])
-            kept.append(result)  # until the stream beside has copied it
-            self._beside.wait_stream(own)
-            with torch.cuda.stream(self._beside):
-                total[first : first + len(result)].copy_(self._reduced(result))
-            first += len(result)
-        own.wait_stream(self._beside)
+        try:
+            for piece in pieces:
+                result = compute(piece)
+                if not kept:
+                    total = result.new_empty(sum(map(len, pieces)), result.shape[1])
+                kept.append(result)  # until the stream beside has copied it
+                self._beside.wait_stream(own)
+                with torch.cuda.stream(self._beside):
+                    total[first : first + len(result)].copy_(self._reduced(result))
+                first += len(result)
+        finally:  # nothing may take the results' memory before
+            own.wait_stream(self._beside)
         return total
 
     def _reduced(self, rows: torch.Tensor) -> torch.Tensor:

@@ -168,8 +168,8 @@ SENTENCES: dict[FindingCode, str] = {
         "model would have made them; switch its filter off, or send other prompts"
     ),
     FindingCode.LEFT_OPEN: (
-        "{open_requests} of {ok_requests} responses stayed open behind their last token, for {open_s} (median), and a "
-        "closed loop waited for them; let the server or its proxy end them sooner"
+        "{open_requests} of {ok_requests} responses stayed open behind their last event, for {open_s} (median), for "
+        "which a closed loop waits; let the server or its proxy end them sooner"
     ),
     FindingCode.TOKENS_ASSUMED: (
         "{assumed_requests} of {ok_requests} answers do not say how many tokens their chunks hold, so one token per "

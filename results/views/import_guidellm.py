@@ -23,7 +23,7 @@ _ARRIVALS = frozenset({"poisson", "constant"})
 class _Benchmark(msgspec.Struct):
     requests: dict[str, list[dict[str, Any]] | None]
     config: dict[str, Any] = {}
-    args: dict[str, Any] = {}
+    args: Any = None
     start_time: float | None = None
 
 
@@ -57,7 +57,7 @@ def _imported(benchmark: _Benchmark, place: str) -> Imported:
     if not answers:
         raise NotImportable(f"{place} holds only summaries, without single requests; let GuideLLM keep them")
     started = benchmark.start_time
-    config = benchmark.config or benchmark.args
+    config = benchmark.config or (benchmark.args if isinstance(benchmark.args, dict) else {})
     return Imported(
         engine="guidellm",
         model=str(first_of(config, "model") or "unknown"),

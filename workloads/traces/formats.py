@@ -111,9 +111,6 @@ _JSON_FORMATS = (
     ("mooncake", {"input_length", "hash_ids"}),
     ("mooncake", {"input_length", "session_id"}),
     ("mooncake", {"text_input"}),
-    ("mooncake", {"text", "timestamp"}),
-    ("mooncake", {"text", "delay"}),
-    ("mooncake", {"text", "output_length"}),
     ("mooncake", {"messages", "session_id"}),
     ("mooncake", {"messages", "output_length"}),
     ("mooncake", {"messages", "delay"}),
@@ -130,10 +127,13 @@ _JSON_FORMATS = (
     ("questions", {"prompt"}),
     ("questions", {"question"}),
     ("questions", {"instruction"}),
-    ("questions", {"text"}),
     ("mlperf-endpoints", {"_type"}),
     ("sharegpt", {"conversations"}),
     ("sharegpt", {"conversation"}),
+    ("mooncake", {"text", "timestamp"}),
+    ("mooncake", {"text", "delay"}),
+    ("mooncake", {"text", "output_length"}),
+    ("questions", {"text"}),
 )
 """Keys that the first object must have, more specific sets first."""
 _OTHER_KINDS = {
@@ -214,16 +214,16 @@ def _kind_of(path: str) -> str | None:
             return kind
     if re.match(rb"\[\s*\{", head):
         return "is one JSON array; write one object a line, as by: jq -c '.[]' FILE > FILE.jsonl"
-    line = head.partition(b"\n")[0].decode(errors="replace").strip()
+    line, below = (text.decode(errors="replace").strip() for text in (head + b"\n\n").split(b"\n")[:2])
     for separator, name in ((";", "semicolons"), ("\t", "tabs"), ("|", "bars")):
         columns = {column.strip().strip('"') for column in line.split(separator)}
         if any(needed <= columns for _, needed in _CSV_FORMATS):
             return f"separates its columns by {name}; save it with commas"
-    columns = line.split(",")
-    if len(columns) > 1 and head[:1] not in b"[{":
-        return (
-            f"is a table of other columns; give format = 'csv' and columns, such as {{ input_tokens = {columns[0]!r} }}"
-        )
+    columns, values = line.split(","), below.split(",")
+    has_numbers = any(value.strip().replace(".", "").isdigit() for value in values)
+    if head[:1] not in b"[{" and 1 < len(columns) == len(values) and has_numbers:
+        example = f"{{ input_tokens = {columns[0]!r} }}"
+        return f"is a table of other columns; give format = 'csv' and columns, such as {example}"
     return None
 
 
@@ -248,8 +248,10 @@ def _file_format(path: str) -> str | None:
         if keys == {"turns"} and b'"node_id"' in line:
             return "guidellm"
         return next((name for name, needed in _JSON_FORMATS if needed <= keys), None)
-    columns = {plain_name(name) for name in line.decode(errors="replace").split(",")}
-    return next((name for name, needed in _CSV_FORMATS if set(map(plain_name, needed)) <= columns), None)
+    header = [name.strip().strip('"') for name in line.decode(errors="replace").split(",")]
+    exact = next((name for name, needed in _CSV_FORMATS if needed <= set(header)), None)
+    columns = set(map(plain_name, header))
+    return exact or next((name for name, needed in _CSV_FORMATS if set(map(plain_name, needed)) <= columns), None)
 
 
 def _keys(line: bytes, head: bytes) -> set[str]:

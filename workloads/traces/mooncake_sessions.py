@@ -27,8 +27,8 @@ from bakeoff.workloads.traces.recorded_chat import (
 from bakeoff.workloads.traces.row import TraceRow
 from bakeoff.workloads.types import Message
 
-_MARKS = {"session_id", "delay", "text_input", "text", "messages", "payload", "tools", "extra"}
-_MODES = ("input_length", "text_input", "text", "messages", "payload")
+_MARKS = {"session_id", "delay", "text_input", "messages", "payload", "tools", "extra"}
+_MODES = ("input_length", "text_input", "messages", "payload")
 
 
 class SessionLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +36,8 @@ class SessionLine(msgspec.Struct, frozen=True, kw_only=True):
 
     input_length: InputTokens | None = None
     text_input: Annotated[str, msgspec.Meta(min_length=1)] | None = None
-    text: Annotated[str, msgspec.Meta(min_length=1)] | None = None
+    text: Any = None
+    """Another name of ``text_input``, where no other prompt is."""
     messages: Annotated[list[RecordedMessage], msgspec.Meta(min_length=1)] | None = None
     payload: ChatBody | None = None
     tools: list[dict[str, Any]] | None = None
@@ -54,6 +55,8 @@ class SessionLine(msgspec.Struct, frozen=True, kw_only=True):
             ValueError: it has not exactly one kind of prompt, or fields that do not go with it.
         """
         modes = [name for name in _MODES if getattr(self, name) is not None]
+        if not modes and isinstance(self.text, str) and self.text:
+            modes = ["text"]
         if len(modes) != 1:
             has = f"has {' and '.join(modes)}" if modes else "has no prompt"
             raise ValueError(f"{has}; it must have exactly one of {', '.join(_MODES)}")
@@ -138,6 +141,8 @@ def is_session_form(line: bytes) -> bool:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
     keys = {name for name, value in fields.items() if bytes(value) != b"null"}
+    if "input_length" not in keys and "text" in keys:
+        return True
     return bool(_MARKS & keys) or ("input_length" in keys and not {"timestamp", "output_length"} <= keys)
 
 

@@ -62,8 +62,19 @@ def _length(value: Any) -> int | None:  # noqa: ANN401  (any JSON value)
 
 class _Line(_Body, frozen=True):
     body: _Body | None = None
-    params: _Body | None = None
-    """The body of a batch of Anthropic's."""
+    params: Any = None
+    """The body, in a batch of Anthropic's."""
+
+    @property
+    def request(self) -> _Body:
+        """The body of the request: in one of the envelopes, or the line itself.
+
+        Raises:
+            ValueError: the body has a field of another type.
+        """
+        if self.body is not None or self.messages is not None or self.prompt is not None:
+            return self.body or self
+        return msgspec.convert(self.params, _Body, strict=False) if isinstance(self.params, dict) else self
 
 
 class OpenAiJsonl(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -86,7 +97,7 @@ class OpenAiJsonl(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         arrivals = _Arrivals()
         for row, line in records(self.path, msgspec.json.Decoder(_Line, strict=False)):
             try:
-                request = self._row(line, line.body or line.params or line, arrivals)
+                request = self._row(line, line.request, arrivals)
             except ValueError as cause:
                 raise bad(self.path, row, str(cause)) from None
             yield request

@@ -100,8 +100,8 @@ class Questions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def _tokens(self, line: Mapping[str, Any]) -> int:
         if self.output_tokens is not None:
             return self.output_tokens
-        name = next((name for name in _LENGTH_FIELDS if name in line), None)
-        if name is None or line[name] is None:
+        name = next((name for name in _LENGTH_FIELDS if line.get(name) is not None), None)
+        if name is None:
             return _DEFAULT_TOKENS
         return tokens(str(line[name]), f"field {name!r}", 1)
 

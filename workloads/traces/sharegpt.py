@@ -35,7 +35,7 @@ class _Part(msgspec.Struct, frozen=True):
 
 class _Conversation(msgspec.Struct, frozen=True):
     conversations: list[_Part] | None = None
-    conversation: list[_Part] | None = None
+    conversation: msgspec.Raw = msgspec.Raw(b"null")
     id: str | int | None = None
 
 
@@ -127,7 +127,9 @@ def _turns(conversation: _Conversation, number: int) -> Iterator[TraceRow]:
     """One row per question that has an answer."""
     name = f"{number}" if conversation.id is None else f"{number}:{conversation.id}"
     chat: list[Message] = []
-    parts = conversation.conversation if conversation.conversations is None else conversation.conversations
+    parts = conversation.conversations
+    if parts is None:
+        parts = _conversation(conversation.conversation)
     if parts is None:
         raise _BadPart("has neither 'conversations' nor 'conversation'")
     if all(part.speaker is None and part.role is None for part in parts):
@@ -140,6 +142,13 @@ def _turns(conversation: _Conversation, number: int) -> Iterator[TraceRow]:
         answer = messages[i + 1] if i + 1 < len(messages) else None
         if message.role == "user" and answer is not None and answer.role == "assistant":
             yield TraceRow(None, None, None, name, messages=tuple(chat), answer=answer.content)
+
+
+def _conversation(raw: msgspec.Raw) -> list[_Part] | None:
+    try:
+        return msgspec.json.decode(raw, type=list[_Part] | None)
+    except msgspec.MsgspecError as error:
+        raise _BadPart(f"has a 'conversation' that is no list of messages ({error})") from None
 
 
 def _message(part: _Part) -> Message | None:

@@ -60,13 +60,20 @@ def _columns(
     path: str, row: int, fields: Header, choose: Callable[[Header], Sequence[str]]
 ) -> Callable[[list[str]], tuple[str, ...]]:
     header = [name.strip() for name in fields]
-    alike = {plain_name(name): name for name in header}
-    columns = [name if name in header else alike.get(plain_name(name), name) for name in choose(header)]
+    columns = [name if name in header else _alike(path, row, name, header) for name in choose(header)]
     for name in columns:
         if header.count(name) != 1:
             twice = f"the header has {header.count(name)} columns {quoted(name)}; rename all but one"
             raise bad(path, row, twice if name in header else missing_column(name, header))
     return itemgetter(*map(header.index, columns))
+
+
+def _alike(path: str, row: int, name: str, header: Header) -> str:
+    """The column that has this name in another spelling; the name itself if there is none."""
+    alike = [column for column in header if plain_name(column) == plain_name(name)]
+    if len(alike) > 1:
+        raise bad(path, row, f"the header has {' and '.join(map(quoted, alike))}; rename all but one")
+    return alike[0] if alike else name
 
 
 def _fields(count: int) -> str:

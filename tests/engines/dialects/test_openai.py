@@ -131,11 +131,11 @@ class TestEvents:
 
     def test_a_chunk_that_says_several_things_loses_none_and_counts_its_ids_once(self) -> None:
         """The chunk does not show which ids belong to which part, so the last part carries all of them."""
-        delta = {"content": "so", "reasoning": "hm", "tool_calls": [{"function": {"name": "f"}}]}
+        delta = {"content": "so", "reasoning": "hm", "tool_calls": [1]}
         assert events(choice(delta=delta, token_ids=[1, 2, 3])) == [
             TokenDelta("hm", None, kind=TokenKind.REASONING),
             TokenDelta("so", None, kind=TokenKind.TEXT),
-            TokenDelta('[{"function":{"name":"f"}}]', (1, 2, 3), kind=TokenKind.TOOL),
+            TokenDelta("[1]", (1, 2, 3), kind=TokenKind.TOOL),
         ]
 
     @pytest.mark.parametrize("reason", ["stop", "length", "tool_calls", "content_filter"])
@@ -255,6 +255,8 @@ class TestRefusals:
             (400, b'{"error":"Bad Request","message":["n must be 1","m is unknown"]}', "n must be 1; m is unknown"),
             (400, b'{"title":"Validation failed","status":400,"errors":{"n":["too large"]}}', '{"n":["too large"]}'),
             (400, b'{"error":"Bad Request","message":"n must be 1"}', "n must be 1"),
+            (400, b'{"error":"too long: 9000 > 8192","message":"Bad Request"}', "too long: 9000 > 8192"),
+            (400, b'{"title":"Bad","detail":"prompt missing","message":"An error occurred"}', "prompt missing"),
             (500, b"\xff\xfe", "\ufffd\ufffd"),
             (500, b'{"error":"\xff"}', '{"error":"\ufffd"}'),
         ],

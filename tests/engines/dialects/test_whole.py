@@ -61,7 +61,7 @@ def test_other_formats_tell_themselves() -> None:
     [
         {"data": [{"embedding": [0.1, 2]}], "usage": {"prompt_tokens": 7, "total_tokens": 7}},
         {"data": [{"embedding": "AAAA"}], "usage": {"prompt_tokens": 7}},
-        {"results": [{"index": 0, "relevance_score": 0.0}], "usage": {"total_tokens": 7}},
+        {"results": [{"index": 0, "relevance_score": 0.0}], "usage": {"total_tokens": 7}, "message": "success"},
     ],
 )
 def test_vectors_and_scores_are_an_arrival_without_tokens(document: Any) -> None:

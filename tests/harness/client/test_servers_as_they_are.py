@@ -181,6 +181,9 @@ class TestEnds:
     def test_a_code_and_its_words_are_an_error(self) -> None:
         assert ended(event({"code": 50001, "msg": "quota exhausted", "data": None}), DONE).error == "quota exhausted"
         assert ended(event({"code": 0, "msg": "ok"}), STOP, DONE).outcome is Outcome.OK
+        assert ended(event({"code": 20000, "msg": "success"}), STOP, DONE).outcome is Outcome.OK
+        assert ended(event({"status": "generating", "msg": "go"}), STOP, DONE).outcome is Outcome.OK
+        assert ended(event({"status": "running", "error_msg": "lost"}), STOP, DONE).error == "lost"
         assert ended(event({"msg": "in the queue"}), STOP, DONE).outcome is Outcome.OK
 
     def test_several_answers_at_once_are_told_and_not_mixed(self) -> None:
@@ -190,6 +193,8 @@ class TestEnds:
         both = [of(index) for _ in range(4) for index in range(2)]
         assert decoded(*both, STOP, DONE).error == "2 answers came at once, which no figure tells apart; ask for n = 1"
         assert decoded(*(of(number) for number in range(4)), STOP, DONE).outcome is Outcome.OK
+        blocks = [of(0), of(0), of(1), of(1), of(1)]  # of reasoning and text, as LiteLLM numbers them
+        assert decoded(*blocks, STOP, event(counted(5)), DONE).chunk_tokens == [1] * 5
 
     def test_the_type_of_one_event_does_not_stick_to_the_next(self) -> None:
         assert ended(b"event: error\n\n", STOP, event(counted(4))).outcome is Outcome.OK
@@ -439,6 +444,9 @@ class TestOwnCounts:
 
     def test_a_total_that_falls_at_the_end_is_of_another_server(self) -> None:
         assert ended(STOP, event(counted(4)), event(counted(1)), DONE).output_tokens == 4
+
+    def test_a_total_behind_all_chunks_is_better_than_a_guess_before(self) -> None:
+        assert decoded(event(counted(100)), *words(), STOP, event(counted(3)), DONE).output_tokens == 3
 
     def test_rejected_tokens_of_a_prediction_are_no_output(self) -> None:
         details = {"completion_tokens_details": {"reasoning_tokens": 0, "rejected_prediction_tokens": 40}}

@@ -137,3 +137,22 @@ def test_a_child_that_does_not_end_is_killed_with_all_that_it_started(module: Ca
 
     assert asyncio.run(ended()) == b"", "nobody holds its stdout any more"
     assert processes[0].returncode == -9
+
+
+def test_a_second_interrupt_while_it_ends_leaves_no_process(module: Callable[[str], str]) -> None:
+    processes: list[Process] = []
+
+    async def scene() -> None:
+        async with child_process(module(TWO_THAT_STAY), stop_s=60) as process:
+            processes.append(process)
+            await read_line(process)
+
+    async def interrupted() -> None:
+        task = asyncio.create_task(scene())
+        while not processes or not cast("Any", processes[0].stdin).is_closing():  # noqa: ASYNC110  (it ends)
+            await asyncio.sleep(0.001)
+        task.cancel()
+        await asyncio.wait([task])
+
+    asyncio.run(interrupted())
+    assert processes[0].returncode == -9

@@ -72,6 +72,17 @@ def test_blocks_of_the_first_turn_begin_the_later_prompts(tmp_path: Path) -> Non
     assert not set(second.blocks[2:]) & set(after.blocks[2:])
 
 
+@pytest.mark.parametrize("text", ["a note", "", ["a", "b"]])
+def test_text_beside_another_prompt_is_not_sent(text: object, tmp_path: Path) -> None:
+    records = [
+        {"session_id": "a", "text_input": "One", "text": text},
+        {"input_length": 3, "output_length": 2, "text": text},
+    ]
+    for record in records:
+        (row,) = read("mooncake", write(tmp_path / "t", lines(record)))
+        assert said(row) in {"One", ""}
+
+
 def test_text_grows_and_whole_prompts_stand_alone(tmp_path: Path) -> None:
     records = [
         {"session_id": "a", "text_input": "One", "output_length": 4},

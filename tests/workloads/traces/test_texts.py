@@ -154,6 +154,19 @@ def test_a_question_is_asked_with_its_system_prompt_and_context(tmp_path: Path) 
     assert note == "questions: not used, though the file has them: timestamp"
 
 
+def test_a_body_may_have_params_and_a_conversation_another_field_of_that_name(tmp_path: Path) -> None:
+    body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 9, "params": {"temperature": 0.2}}
+    (row,) = read("openai-jsonl", write(tmp_path / "b.jsonl", json.dumps(body)))
+    assert (row.messages, row.output_tokens) == ((Message("user", "Hi"),), 9)
+    batch = {"custom_id": "1", "params": {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 7}}
+    (row,) = read("openai-jsonl", write(tmp_path / "a.jsonl", json.dumps(batch)))
+    assert (row.messages, row.output_tokens) == ((Message("user", "Hi"),), 7)
+    parts = [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}]
+    line = {"conversations": parts, "conversation": "chat-17"}
+    (row,) = read("sharegpt", write(tmp_path / "c.jsonl", json.dumps(line)))
+    assert row.answer == "Hello"
+
+
 def test_conversations_of_lmsys_and_without_speakers_are_read(tmp_path: Path) -> None:
     parts = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]
     silent = [{"content": part["content"]} for part in parts]
