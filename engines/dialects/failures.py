@@ -48,7 +48,7 @@ def refusal(status: int, body: bytes) -> str:
 def _of_refusal(answer: Mapping[str, Any]) -> Any:  # noqa: ANN401
     """What explains a refusal: the fields that name what is wrong, before a title such as Bad Request."""
     error, named = answer.get("error"), answer.get("detail") or answer.get("errors") or answer.get("message")
-    is_title = error is None if "title" in answer else str(error).lower() in _PHRASES
+    is_title = str(error).lower() in _PHRASES or (error is None and "title" in answer)
     if is_title and named:  # ASP.NET (RFC 9457); NestJS and Spring
         return "; ".join(map(error_text, named)) if isinstance(named, list) else named
     return answer.get("error") or answer.get("detail") or answer.get("message") or answer

@@ -74,7 +74,10 @@ class _Line(_Body, frozen=True):
         """
         if self.body is not None or self.messages is not None or self.prompt is not None:
             return self.body or self
-        return msgspec.convert(self.params, _Body, strict=False) if isinstance(self.params, dict) else self
+        try:
+            return msgspec.convert(self.params, _Body, strict=False) if isinstance(self.params, dict) else self
+        except msgspec.ValidationError as error:
+            raise ValueError(f"its params are no body of a request ({error})") from None
 
 
 class OpenAiJsonl(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

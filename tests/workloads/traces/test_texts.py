@@ -161,6 +161,8 @@ def test_a_body_may_have_params_and_a_conversation_another_field_of_that_name(tm
     batch = {"custom_id": "1", "params": {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 7}}
     (row,) = read("openai-jsonl", write(tmp_path / "a.jsonl", json.dumps(batch)))
     assert (row.messages, row.output_tokens) == ((Message("user", "Hi"),), 7)
+    wrong = {"custom_id": "1", "params": {"messages": 7}}
+    assert "row 1: its params are no body" in refusal("openai-jsonl", write(tmp_path / "w.jsonl", json.dumps(wrong)))
     parts = [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}]
     line = {"conversations": parts, "conversation": "chat-17"}
     (row,) = read("sharegpt", write(tmp_path / "c.jsonl", json.dumps(line)))
