@@ -89,8 +89,8 @@ class TokenSource(StrEnum):
     APPORTIONED = "apportioned"
     """Only the sum is known (usage); it is spread over the chunks in proportion to their gaps."""
     UNPLACED = "unplaced"
-    """Like ``APPORTIONED``, where more than half of the tokens are not in the text: they have no time of their own, so
-    the answer has neither ITL nor TPOT."""
+    """Like ``APPORTIONED``, where more than half of the tokens, or those of reasoning, are not in the text: they have
+    no time of their own, so the answer has neither ITL nor TPOT."""
     ESTIMATED = "estimated"
     """Estimated from the text of an answer that came as a whole, without usage and without the model's tokenizer."""
     ASSUMED = "assumed"

@@ -127,12 +127,17 @@ def _error_text(error: Any) -> str:  # noqa: ANN401  (some engines send strings)
 _PROMPT_FIELDS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
 
 
+_THOUGHTS = frozenset({"thinking", "redacted_thinking"})
+"""Types of blocks of reasoning, which may come without its text."""
+
+
 class _Reader:
     """Decodes one answer."""
 
     def __init__(self) -> None:
         self._usage: dict[str, Any] = {}
         self._stop_reason = ""
+        self._thoughts = self._shown_thoughts = 0
 
     def events(self, data: bytes) -> list[Event]:
         """See :class:`~bakeoff.engines.dialects.base.EventReader`."""
@@ -153,14 +158,18 @@ class _Reader:
                 self._usage.pop("output_tokens", None)
             case "content_block_start":
                 block = mapping(event.get("content_block"))
+                self._thoughts += block.get("type") in _THOUGHTS
                 return [_piece(block)] if _words(block) else []
             case "content_block_delta":
-                return [_piece(mapping(event.get("delta")))]
+                piece = _piece(mapping(event.get("delta")))
+                self._shown_thoughts += isinstance(piece, TokenDelta) and piece.kind is TokenKind.REASONING
+                return [piece]
             case "message_delta":
                 self._stop_reason = text(mapping(event.get("delta")).get("stop_reason")) or self._stop_reason
                 if isinstance(event.get("usage"), dict):
                     self._merge(event["usage"])
-                    return [anthropic_usage(self._usage)]
+                    is_hidden = self._thoughts > 0 and not self._shown_thoughts
+                    return [msgspec.structs.replace(anthropic_usage(self._usage), hides_reasoning=is_hidden)]
             case "message_stop":
                 return [Finish(self._stop_reason or _UNKNOWN)]
             case _:

@@ -44,6 +44,7 @@ class Usage(msgspec.Struct, frozen=True):
         total_tokens: of prompt and answer, where reasoning is stated, since it tells whether ``output_tokens`` includes
             it, or where ``output_tokens`` is not.
         image_tokens: part of the prompt that are images.
+        hides_reasoning: whether the answer has reasoning that was not streamed, whose tokens are not stated.
     """
 
     prompt_tokens: int | None = None
@@ -53,6 +54,7 @@ class Usage(msgspec.Struct, frozen=True):
     reasoning_tokens: int | None = None
     total_tokens: int | None = None
     image_tokens: int | None = None
+    hides_reasoning: bool = False
 
 
 class EmptyChunk(msgspec.Struct, frozen=True):

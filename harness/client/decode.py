@@ -167,7 +167,9 @@ def decode_stream(stream: StreamRecord, dialect: Dialect, tokenizer: Tokenizer |
     output_tokens = streamed_tokens(usage, pieces) if own is None else sum(own)
     if stream.is_streamed:
         deltas = _counted(decoded, own) if own or output_tokens == usage.output_tokens else decoded.deltas
-        counts, source = token_counts(deltas, output_tokens, tokenizer, stream.requested_output_tokens)
+        counts, source = token_counts(
+            deltas, output_tokens, tokenizer, stream.requested_output_tokens, hides_reasoning=usage.hides_reasoning
+        )
     else:
         counts, source = counts_of_whole(pieces, output_tokens, tokenizer)
     return RequestRecord(

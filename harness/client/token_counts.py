@@ -45,6 +45,8 @@ def token_counts(
     usage_tokens: int | None,
     tokenizer: Tokenizer | None,
     requested_tokens: int | None = None,
+    *,
+    hides_reasoning: bool = False,
 ) -> tuple[list[int], TokenSource | None]:
     """Count the tokens of each chunk.
 
@@ -53,6 +55,7 @@ def token_counts(
         usage_tokens: the engine's own count of output tokens.
         tokenizer: the model's.
         requested_tokens: length that was requested; None if unknown.
+        hides_reasoning: whether the engine's count has tokens of reasoning that no chunk shows.
 
     Returns:
         one count per chunk, and their source (None if there is no chunk). The first count is at least 1; another is 0
@@ -85,7 +88,8 @@ def token_counts(
             return counts, TokenSource.TOKENIZER
     if usage_tokens is None:
         return [1] * len(deltas), TokenSource.ASSUMED
-    source = TokenSource.APPORTIONED if usage_tokens <= 2 * visible else TokenSource.UNPLACED
+    is_shown = usage_tokens <= 2 * visible and not hides_reasoning
+    source = TokenSource.APPORTIONED if is_shown else TokenSource.UNPLACED
     return _guessed(deltas, usage_tokens, counts), source
 
 

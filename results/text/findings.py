@@ -138,9 +138,9 @@ SENTENCES: dict[FindingCode, str] = {
         "first chunk, their TPOT rest on a guess of the tokens in each chunk; let the engine return token ids"
     ),
     FindingCode.TOKENS_UNPLACED: (
-        "{unplaced_requests} of {ok_requests} answers count more than twice the tokens in their text, so they have no "
-        "ITL and no TPOT, and tokens/s count what was not streamed; let the engine stream all tokens, those of its "
-        "reasoning included"
+        "{unplaced_requests} of {ok_requests} answers count tokens that are not in their text, more than those in it "
+        "or of hidden reasoning, so they have no ITL and no TPOT, and tokens/s count what was not streamed; let the "
+        "engine stream all tokens, those of its reasoning included"
     ),
     FindingCode.BUFFERED: (
         "{buffered_requests} of {ok_requests} answers arrived in one piece, so their TTFT is the time of the whole "

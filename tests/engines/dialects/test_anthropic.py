@@ -121,6 +121,16 @@ class TestRequests:
         plain = json.loads(AnthropicDialect(ttl).request(Turn(5, 4, prompt="Hi"), "m").body)
         assert plain["messages"][0]["content"] == [{"type": "text", "text": "Hi", **mark}]
 
+    @pytest.mark.parametrize(("kind", "shown"), [("thinking", ""), ("redacted_thinking", ""), ("thinking", "Hm.")])
+    def test_reasoning_without_its_text_is_told(self, kind: str, shown: str) -> None:
+        reader = AnthropicDialect("5m").reader()
+        block = {"type": "content_block_start", "index": 0, "content_block": {"type": kind, "signature": ""}}
+        for event in (block, delta("thinking_delta", thinking=shown), delta("text_delta", text="Hi")):
+            reader.events(json.dumps(event).encode())
+        stop = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 60}}
+        (usage,) = reader.events(json.dumps(stop).encode())
+        assert usage == Usage(None, 60, hides_reasoning=not shown)
+
     def test_no_thinking_is_asked_for(self) -> None:
         """Thinking comes before the text, and its first token would be taken for the first token of the answer."""
         assert b"thinking" not in AnthropicDialect("5m").request(CHAT, "m").body

@@ -175,6 +175,7 @@ def test_the_whole_text_is_counted_and_a_split_token_once():
 def test_fewer_tokens_than_chunks_are_spread(tokens: int, counts: list[int]):
     deltas = [(10 * i, TokenDelta("x")) for i in range(5)]
     assert token_counts(deltas, tokens, None) == (counts, TokenSource.APPORTIONED)
+    assert token_counts(deltas, tokens, None, hides_reasoning=True) == (counts, TokenSource.UNPLACED)
 
 
 def test_silent_tokens_go_to_the_longest_gap():
