@@ -48,15 +48,12 @@ def listed_models(pages: Pages) -> list[ListedModel]:
     """The entries of ``/v1/models`` that have a name, each once; the page is a list, or has one in ``data``."""
     page = pages.get(MODELS_PAGE)
     entries = page if isinstance(page, list) else field_of(pages, MODELS_PAGE, "data")
-    named = [
-        ListedModel(
-            entry["id"], _text(entry, "owned_by"), _text(entry, "root"),
-            None if "object" in entry else _text(entry, "type"),  # with both it is OpenAI's form and a field more
-        )
-        for entry in (entries if isinstance(entries, list) else [])
-        if isinstance(entry, dict) and _text(entry, "id") is not None
-    ]  # fmt: skip
-    return list({entry.id: entry for entry in reversed(named)}.values())[::-1]  # of equal names the first
+    found: dict[str, ListedModel] = {}
+    for entry in entries if isinstance(entries, list) else []:
+        if isinstance(entry, dict) and (name := _text(entry, "id")) is not None:
+            kind = None if "object" in entry else _text(entry, "type")  # with both it is OpenAI's form
+            found.setdefault(name, ListedModel(name, _text(entry, "owned_by"), _text(entry, "root"), kind))
+    return list(found.values())
 
 
 def _text(entry: Mapping[str, Any], name: str) -> str | None:

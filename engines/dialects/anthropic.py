@@ -29,6 +29,7 @@ from bakeoff.engines.dialects.base import (
 from bakeoff.engines.dialects.fields import Carriers, at, same
 from bakeoff.engines.dialects.messages import anthropic_messages
 from bakeoff.engines.dialects.openai import STREAM_HEADERS
+from bakeoff.engines.dialects.sse import DONE
 from bakeoff.engines.dialects.usage import stated_usage
 from bakeoff.engines.dialects.values import count, mapping, text
 from bakeoff.workloads.types import Message, Turn
@@ -37,6 +38,10 @@ API_VERSION = "2023-06-01"
 _HEADERS = {**STREAM_HEADERS, "anthropic-version": API_VERSION}
 _UNKNOWN = "unknown"
 """Finish reason of an answer without a stop reason."""
+_PROMPT_FIELDS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+"""Counts of a usage, whose sum is the prompt's."""
+_THOUGHTS = frozenset({"thinking", "redacted_thinking"})
+"""Types of blocks of reasoning, which may come without its text."""
 
 
 class AnthropicDialect:
@@ -124,24 +129,17 @@ def _error_text(error: Any) -> str:  # noqa: ANN401  (some engines send strings)
     return failures.clip(f"{kind}: {message}".encode()) if kind and message else failures.error_text(error)
 
 
-_PROMPT_FIELDS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
-
-
-_THOUGHTS = frozenset({"thinking", "redacted_thinking"})
-"""Types of blocks of reasoning, which may come without its text."""
-
-
 class _Reader:
     """Decodes one answer."""
 
     def __init__(self) -> None:
         self._usage: dict[str, Any] = {}
         self._stop_reason = ""
-        self._thoughts = self._shown_thoughts = 0
+        self._has_thoughts = self._shows_thoughts = False
 
     def events(self, data: bytes) -> list[Event]:
         """See :class:`~bakeoff.engines.dialects.base.EventReader`."""
-        if data.startswith(b"[DONE]"):  # gateways to other formats add it
+        if data.startswith(DONE):  # gateways to other formats add it
             return []
         try:
             return self._read(msgspec.json.decode(data, type=dict[str, Any]))
@@ -158,23 +156,27 @@ class _Reader:
                 self._usage.pop("output_tokens", None)
             case "content_block_start":
                 block = mapping(event.get("content_block"))
-                self._thoughts += block.get("type") in _THOUGHTS
-                return [_piece(block)] if _words(block) else []
+                self._has_thoughts = self._has_thoughts or block.get("type") in _THOUGHTS
+                return [self._said(block)] if _words(block) else []
             case "content_block_delta":
-                piece = _piece(mapping(event.get("delta")))
-                self._shown_thoughts += isinstance(piece, TokenDelta) and piece.kind is TokenKind.REASONING
-                return [piece]
+                return [self._said(mapping(event.get("delta")))]
             case "message_delta":
                 self._stop_reason = text(mapping(event.get("delta")).get("stop_reason")) or self._stop_reason
                 if isinstance(event.get("usage"), dict):
                     self._merge(event["usage"])
-                    is_hidden = self._thoughts > 0 and not self._shown_thoughts
+                    is_hidden = self._has_thoughts and not self._shows_thoughts
                     return [msgspec.structs.replace(anthropic_usage(self._usage), hides_reasoning=is_hidden)]
             case "message_stop":
                 return [Finish(self._stop_reason or _UNKNOWN)]
             case _:
                 pass
         return []
+
+    def _said(self, delta: Mapping[str, Any]) -> Event:
+        piece = _piece(delta)
+        is_thought = isinstance(piece, TokenDelta) and piece.kind is TokenKind.REASONING
+        self._shows_thoughts = self._shows_thoughts or is_thought
+        return piece
 
     def _merge(self, newer: Any) -> None:  # noqa: ANN401  (any JSON value)
         """Replace the fields that ``newer`` has."""

@@ -31,6 +31,7 @@ _PENDING = frozenset({
 })  # fmt: skip
 """States of notices before or within an answer, in lower case."""
 _PHRASES = frozenset(status.phrase.lower() for status in HTTPStatus)
+"""What servers say of any refusal with a status, in lower case."""
 _LEAST_ERROR_STATUS, _END_OF_STATUS = 400, 600
 
 
@@ -51,7 +52,7 @@ def _of_refusal(answer: Mapping[str, Any]) -> Any:  # noqa: ANN401
     is_title = str(error).lower() in _PHRASES or (error is None and "title" in answer)
     if is_title and named:  # ASP.NET (RFC 9457); NestJS and Spring
         return "; ".join(map(error_text, named)) if isinstance(named, list) else named
-    return answer.get("error") or answer.get("detail") or answer.get("message") or answer
+    return error or answer.get("detail") or answer.get("message") or answer
 
 
 def unreadable(error: Exception, data: bytes) -> StreamFault:

@@ -23,7 +23,7 @@ from bakeoff.engines.dialects.base import (
 )
 from bakeoff.engines.dialects.fields import EXTENDED, EXTENDED_CHAT, OFFICIAL, OFFICIAL_CHAT, Carriers
 from bakeoff.engines.dialects.messages import chat_messages
-from bakeoff.engines.dialects.sse import KEEP_ALIVE
+from bakeoff.engines.dialects.sse import DONE, KEEP_ALIVE
 from bakeoff.engines.dialects.usage import stated_usage
 from bakeoff.engines.dialects.values import count, items, mapping, number, text
 from bakeoff.workloads.types import Turn
@@ -97,7 +97,7 @@ class OpenAiDialect:
 
     def events(self, data: bytes) -> list[Event]:
         """Decode one payload; see :class:`~bakeoff.engines.dialects.base.EventReader`."""
-        if data.startswith(b"[DONE]"):
+        if data.startswith(DONE):
             return []
         if len(data) < _LONGEST_NOTHING and data.strip().strip(b'"').lower() in _SAYS_NOTHING:
             return []

@@ -29,6 +29,7 @@ from bakeoff.engines.dialects.base import (
 from bakeoff.engines.dialects.fields import Carriers, at, same
 from bakeoff.engines.dialects.messages import response_items
 from bakeoff.engines.dialects.openai import STREAM_HEADERS
+from bakeoff.engines.dialects.sse import DONE
 from bakeoff.engines.dialects.usage import stated_usage
 from bakeoff.engines.dialects.values import items, mapping, number, text
 from bakeoff.workloads.types import Turn
@@ -84,7 +85,7 @@ class ResponsesDialect:
 
     def events(self, data: bytes) -> list[Event]:
         """Decode one payload; see :class:`~bakeoff.engines.dialects.base.EventReader`."""
-        if data.startswith(b"[DONE]"):
+        if data.startswith(DONE):
             return []
         try:
             event = msgspec.json.decode(data, type=dict[str, Any])

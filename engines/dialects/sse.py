@@ -15,7 +15,7 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _ERROR_TYPES = (b"error", b"exception")
 DONE = b"[DONE]"
 """The ``data`` behind the last event of an OpenAI stream."""
-_DONE_WORDS = frozenset({b"[DONE]", b"DONE"})
+_DONE_WORDS = frozenset({DONE, b"DONE"})
 _LONGEST_DONE = 12
 _OTHER_FIELDS = frozenset({b"", b"id", b"retry"})
 _MAX_STRAY_BYTES = 1000
@@ -76,7 +76,7 @@ class SseParser:
         field, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if field == b"data":
-            if self._data and self._data[-1].rstrip().endswith(b"}") and value.startswith((b"{", b"[DONE]")):
+            if self._data and self._data[-1].rstrip().endswith(b"}") and value.startswith((b"{", DONE)):
                 self._end(events)
             self._data.append(value)
         elif field == b"event":

@@ -15,6 +15,7 @@ import msgspec
 from bakeoff.engines.dialects.base import Event, EventReader, Finish
 from bakeoff.engines.dialects.fields import Carriers, Sampled, at
 from bakeoff.engines.dialects.openai import OpenAiDialect
+from bakeoff.engines.dialects.sse import DONE
 from bakeoff.workloads.types import Turn
 
 
@@ -70,7 +71,7 @@ class _Reader:
 
     def events(self, data: bytes) -> list[Event]:
         """See :class:`~bakeoff.engines.dialects.base.EventReader`."""
-        if data.startswith(b"[DONE]"):
+        if data.startswith(DONE):
             return [self._finish] if self._finish else []
         events = self._dialect.events(data)
         self._finish = next((event for event in events if isinstance(event, Finish)), self._finish)

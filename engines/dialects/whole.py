@@ -19,7 +19,8 @@ from bakeoff.engines.dialects.values import first_count, items, mapping, number,
 
 _UNKNOWN = "unknown"
 _STREAM_FIELDS = (b"data:", b"event:", b": ")
-_FIELDS = ("choices", "output", "content", "data", "results", "embeddings")
+_TEXT_FIELDS, _ROW_FIELDS = ("choices", "output", "content"), ("data", "results", "embeddings")
+"""Lists that an answer has: of text, and of rows for passages."""
 _KINDS = {"thinking": TokenKind.REASONING, "reasoning": TokenKind.REASONING, "tool_use": TokenKind.TOOL,
           "function_call": TokenKind.TOOL}  # fmt: skip
 
@@ -41,13 +42,14 @@ def whole_answer(data: bytes, passages: int | None = None) -> list[Event]:
         document = {"results": document}
     answer = mapping(document)
     choices = map(mapping, items(answer.get("choices")))
-    is_answer = any(isinstance(answer.get(field), list) for field in _FIELDS)
-    error = (failures.choice_error if is_answer else failures.error_in)(answer)
+    has_text, has_rows = (
+        any(isinstance(answer.get(field), list) for field in fields) for fields in (_TEXT_FIELDS, _ROW_FIELDS)
+    )
+    error = (failures.choice_error if has_text or has_rows else failures.error_in)(answer)
     error = error or next(filter(None, map(failures.choice_error, choices)), None)
     if error is not None:
         return [StreamFault(error)]
-    has_text = any(isinstance(answer.get(field), list) for field in ("choices", "output", "content"))
-    if passages is not None or (not has_text and answer.keys() & {"data", "results", "embeddings"}):
+    if passages is not None or (not has_text and not answer.keys().isdisjoint(_ROW_FIELDS)):
         return _of_passages(answer, passages)
     usage_of = stated_usage
     if isinstance(answer.get("choices"), list):

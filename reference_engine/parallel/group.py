@@ -108,19 +108,19 @@ class Group:
         if in_pieces and self._own is not None and isinstance(rows, torch.Tensor) and rows.is_cuda:
             count = min(rows.shape[0] // _PIECE_ROWS, _MAX_PIECES)
             if count > 1:
-                return self._summed_beside(compute, rows.tensor_split(count))
+                return self._summed_beside(compute, rows, count)
         return self._sum(compute(rows))
 
-    def _summed_beside(self, compute: Callable[[Any], torch.Tensor], pieces: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Sums each piece on a stream of its own while the next is computed (Wang et al., ASPLOS 2023)."""
+    def _summed_beside(self, compute: Callable[[Any], torch.Tensor], rows: torch.Tensor, count: int) -> torch.Tensor:
+        """Sums each of several pieces on a stream beside, while the next is computed (Wang et al., ASPLOS 2023)."""
         total, kept, first = torch.empty(0), list[torch.Tensor](), 0
         own = torch.cuda.current_stream()
         self._beside = self._beside or torch.cuda.Stream()
         try:
-            for piece in pieces:
+            for piece in rows.tensor_split(count):
                 result = compute(piece)
                 if not kept:
-                    total = result.new_empty(sum(map(len, pieces)), result.shape[1])
+                    total = result.new_empty(len(rows), result.shape[1])
                 kept.append(result)  # until the stream beside has copied it
                 self._beside.wait_stream(own)
                 with torch.cuda.stream(self._beside):

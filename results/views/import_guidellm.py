@@ -1,8 +1,8 @@
 """Reports of GuideLLM, ``benchmarks.json``: one measurement per benchmark, as a sweep has several.
 
 Source: ``guidellm.schemas`` of https://github.com/vllm-project/guidellm, 0.8, and the names of its first versions. A
-request has the times of its first and
-last token and their number, but not those of the tokens between, so ITL is its mean within each answer.
+request has the times of its first and last token and their number, but not those of the tokens between, so ITL is its
+mean within each answer.
 """
 
 from collections.abc import Iterator, Mapping
@@ -101,9 +101,9 @@ def _answer(stats: Mapping[str, Any], group: str, number: int) -> Answer | None:
     )
 
 
-def _time(times: Mapping[str, Any], stats: Mapping[str, Any], name: str, first_name: str = "") -> float | None:
+def _time(times: Mapping[str, Any], stats: Mapping[str, Any], name: str, old_name: str = "") -> float | None:
     """A time of a request, which the first versions of the tool named otherwise."""
-    value = times.get(name, stats.get(f"{name}_time", stats.get(f"{first_name}_time")))
+    value = times.get(name, stats.get(f"{name}_time", stats.get(f"{old_name}_time")))
     return float(value) if isinstance(value, int | float) else None
 
 

@@ -123,13 +123,15 @@ class TestRequests:
 
     @pytest.mark.parametrize(("kind", "shown"), [("thinking", ""), ("redacted_thinking", ""), ("thinking", "Hm.")])
     def test_reasoning_without_its_text_is_told(self, kind: str, shown: str) -> None:
-        reader = AnthropicDialect("5m").reader()
-        block = {"type": "content_block_start", "index": 0, "content_block": {"type": kind, "signature": ""}}
-        for event in (block, delta("thinking_delta", thinking=shown), delta("text_delta", text="Hi")):
-            reader.events(json.dumps(event).encode())
+        block = {"type": kind, "signature": ""}
         stop = {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 60}}
-        (usage,) = reader.events(json.dumps(stop).encode())
-        assert usage == Usage(None, 60, hides_reasoning=not shown)
+        for at_once, later in ((shown, ""), ("", shown)):
+            reader = AnthropicDialect("5m").reader()
+            begun = {"type": "content_block_start", "index": 0, "content_block": block | {"thinking": at_once}}
+            for event in (begun, delta("thinking_delta", thinking=later), delta("text_delta", text="Hi")):
+                reader.events(json.dumps(event).encode())
+            (usage,) = reader.events(json.dumps(stop).encode())
+            assert usage == Usage(None, 60, hides_reasoning=not shown)
 
     def test_no_thinking_is_asked_for(self) -> None:
         """Thinking comes before the text, and its first token would be taken for the first token of the answer."""
