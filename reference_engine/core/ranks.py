@@ -16,12 +16,9 @@ Rank 0 is in the last one, where tokens are sampled; the first one embeds them.
 """
 
 import dataclasses
-from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import torch
-
-_T = TypeVar("_T")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -96,15 +93,8 @@ class Ranks(Protocol):
         """The rows of all contexts, those of the first one first; equally many of each."""
         ...
 
-    def summed(self, compute: Callable[[_T], torch.Tensor], rows: _T, *, in_pieces: bool = True) -> torch.Tensor:
-        """The sum of a product over the ranks (all-reduce), bit-identical on every rank.
-
-        Args:
-            compute: the product, whose rows are independent of each other.
-            rows: what it is called with.
-            in_pieces: whether it may be called once for each of several pieces of the rows, so that one piece is summed
-                while the next is computed.
-        """
+    def sum(self, rows: torch.Tensor) -> torch.Tensor:
+        """All-reduce by sum, bit-identical on every rank; may overwrite `rows`."""
         ...
 
     def least(self, value: int) -> int:
@@ -146,9 +136,9 @@ class Alone:
         """See `Ranks.gather_rows`."""
         return rows
 
-    def summed(self, compute: Callable[[_T], torch.Tensor], rows: _T, *, in_pieces: bool = True) -> torch.Tensor:  # noqa: ARG002 (nothing is summed)
-        """See `Ranks.summed`."""
-        return compute(rows)
+    def sum(self, rows: torch.Tensor) -> torch.Tensor:
+        """See `Ranks.sum`."""
+        return rows
 
     def least(self, value: int) -> int:
         """See `Ranks.least`."""

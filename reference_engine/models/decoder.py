@@ -129,7 +129,7 @@ class Mixer(Protocol):
     """The attention of a layer."""
 
     def __call__(self, normed: torch.Tensor, rotations: Rotations, attention: AttentionStep) -> torch.Tensor:
-        """Rows [num_tokens, hidden_size] -> a result of that shape, summed over the ranks; see `Ranks`."""
+        """Rows [num_tokens, hidden_size] -> this rank's partial result of that shape; see `Ranks`."""
         ...
 
 
@@ -162,15 +162,15 @@ class PreNormLayer:
         self._norm_mixer, self._norm_mlp = getattr(mixer, "norm", norm), getattr(mlp, "norm", norm)
         self._input_norm = weights.norm(f"{layer_prefix(index)}input_layernorm")
         self._mlp_norm = weights.norm(f"{layer_prefix(index)}post_attention_layernorm")
-        self._mixer, self._mlp, self._summed = mixer, mlp, weights.summed
+        self._mixer, self._mlp, self._sum = mixer, mlp, weights.ranks.sum
 
     def __call__(
         self, residual: torch.Tensor, added: torch.Tensor | None, rotations: Rotations, attention: AttentionStep
     ) -> torch.Tensor:
         """See `Layer`."""
         normed = self._norm_mixer(residual, added, self._input_norm, self._eps)
-        mixed = self._mixer(normed, rotations, attention)
-        return self._summed(self._mlp, self._norm_mlp(residual, mixed, self._mlp_norm, self._eps))
+        mixed = self._sum(self._mixer(normed, rotations, attention))
+        return self._sum(self._mlp(self._norm_mlp(residual, mixed, self._mlp_norm, self._eps)))
 
 
 class Decoder:

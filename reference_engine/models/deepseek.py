@@ -39,7 +39,6 @@ class LatentAttention:
         self._to_latent = up[:, : config.qk_nope_head_dim].contiguous()  # [heads, nope, latent]
         self._from_latent = up[:, config.qk_nope_head_dim :].transpose(1, 2).contiguous()  # [heads, latent, value]
         self._out = weights.rows(prefix, "o_proj", has_bias=config.attention_bias)
-        self._summed = weights.summed
 
     def __call__(self, normed: torch.Tensor, rotations: Rotations, attention: AttentionStep) -> torch.Tensor:
         """See `Mixer`."""
@@ -59,7 +58,7 @@ class LatentAttention:
             self._scoring,
         )
         values = torch.bmm(attended.view(rows, heads, -1).transpose(0, 1), self._from_latent)
-        return self._summed(self._out, values.transpose(0, 1).flatten(1))
+        return self._out(values.transpose(0, 1).flatten(1))
 
 
 def _query_projection(config: DeepseekConfig, prefix: str, weights: Weights) -> Linear:

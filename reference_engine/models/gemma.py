@@ -29,7 +29,7 @@ class SandwichLayer:
 
     def __init__(self, config: GemmaConfig, index: int, weights: Weights) -> None:
         prefix = layer_prefix(index)
-        self._norm, self._eps, self._summed = weights.kernels.add_rms_norm, config.rms_norm_eps, weights.summed
+        self._norm, self._eps, self._sum = weights.kernels.add_rms_norm, config.rms_norm_eps, weights.ranks.sum
         self._before_attention = weights.norm(f"{prefix}input_layernorm")
         self._after_attention = weights.norm(f"{prefix}post_attention_layernorm")
         self._before_mlp = weights.norm(f"{prefix}pre_feedforward_layernorm")
@@ -45,8 +45,8 @@ class SandwichLayer:
         """See `Layer`."""
         norm, eps = self._norm, self._eps
         attended = self._attention(norm(residual, added, self._before_attention, eps), rotations, attention)
-        attended = norm(attended, None, self._after_attention, eps)
-        fed = self._summed(self._mlp, norm(residual, attended, self._before_mlp, eps))
+        attended = norm(self._sum(attended), None, self._after_attention, eps)
+        fed = self._sum(self._mlp(norm(residual, attended, self._before_mlp, eps)))
         return norm(fed, None, self._after_mlp, eps)
 
 

@@ -48,7 +48,7 @@ class GroupedQueryAttention:
         has_bias = config.attention_bias
         self._qkv = weights.columns(prefix, parts, has_bias=has_bias or config.qkv_bias, widths=widths)
         self.norm = norm_for(self._qkv, weights.kernels)
-        self._out, self._summed = weights.rows(prefix, "o_proj", has_bias=has_bias), weights.summed
+        self._out = weights.rows(prefix, "o_proj", has_bias=has_bias)
         self._norm: torch.Tensor | None = None
         if config.qk_norm:
             norms = [weights.norm(f"{prefix}q_norm")] * self._queries + [weights.norm(f"{prefix}k_norm")] * self._keys
@@ -71,5 +71,4 @@ class GroupedQueryAttention:
             rotated = self._apply_rope(rotated, *rotations.own[self._rotation])
         key, value = (None, None) if self._shares else (rotated[:, queries:], heads[:, turned:])
         query = rotated[:, :queries]
-        attended = attention.attend(self._place, query, key, value, self._scoring, towards_sinks=towards_sinks)
-        return self._summed(self._out, attended)
+        return self._out(attention.attend(self._place, query, key, value, self._scoring, towards_sinks=towards_sinks))

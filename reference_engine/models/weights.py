@@ -1,9 +1,7 @@
 """Moves a checkpoint's tensors to the model's device and dtype, quantises them, and shards them over ranks."""
 
-import functools
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import torch
 
@@ -140,11 +138,6 @@ class Weights:
             weight = self._copy(share(self._get(name), 1, self.ranks))
         bias = self.tensor(f"{prefix}{part}.bias") if is_added_here else None
         return self._offered(make_linear(weight, bias, batch_invariant=self.batch_invariant))
-
-    @property
-    def summed(self) -> Callable[[Callable[[Any], torch.Tensor], Any], torch.Tensor]:
-        """See `Ranks.summed`; products whose weights are copied for each call are called once."""
-        return functools.partial(self.ranks.summed, in_pieces=self.offload is None)
 
     def are_plain(self, names: Iterable[str]) -> bool:
         """Whether matrices are neither kept as stored codes nor quantised when they are loaded."""

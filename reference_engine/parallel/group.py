@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch.distributed import (
@@ -27,11 +27,7 @@ from bakeoff.reference_engine.parallel.peer_memory import PeerMemory, peer_memor
 TIMEOUT_S = 600.0
 """Timeout of a collective, in seconds: a stage waits while those before it compute a step."""
 _POLL_S = 0.01
-_PIECE_ROWS, _MAX_PIECES = 2048, 4
-"""Rows of the pieces that are summed apart, at least, and their number, at most. More rows fill a GPU better, and of
-more pieces fewer rows are summed while nothing is computed."""
 
-_T = TypeVar("_T")
 Backend = Any  # a torch.distributed process group, whose methods torch's stubs lack
 
 
@@ -96,48 +92,19 @@ class Group:
             readers = range(shape.size - tensor, shape.size)
             self._tokens = connected("tokens", (0, *readers)) if process in (0, *readers) else None
         self._sent = deque[tuple[Any, torch.Tensor]]()
-        self._beside: torch.cuda.Stream | None = None
         self._num_values, self._is_aborted = 0, threading.Event()
         self._to_first = GatherOptions()
         self._to_first.rootRank = 0
         self._from_first = BroadcastOptions()
         self._from_first.rootRank = 0
 
-    def summed(self, compute: Callable[[_T], torch.Tensor], rows: _T, *, in_pieces: bool = True) -> torch.Tensor:
-        """See `Ranks.summed`."""
-        if in_pieces and self._own is not None and isinstance(rows, torch.Tensor) and rows.is_cuda:
-            count = min(rows.shape[0] // _PIECE_ROWS, _MAX_PIECES)
-            if count > 1:
-                return self._summed_beside(compute, rows, count)
-        return self._sum(compute(rows))
-
-    def _summed_beside(self, compute: Callable[[Any], torch.Tensor], rows: torch.Tensor, count: int) -> torch.Tensor:
-        """Sums each of several pieces on a stream beside, while the next is computed (Wang et al., ASPLOS 2023)."""
-        total, kept, first = torch.empty(0), list[torch.Tensor](), 0
-        own = torch.cuda.current_stream()
-        self._beside = self._beside or torch.cuda.Stream()
-        try:
-            for piece in rows.tensor_split(count):
-                result = compute(piece)
-                if not kept:
-                    total = result.new_empty(len(rows), result.shape[1])
-                kept.append(result)  # until the stream beside has copied it
-                self._beside.wait_stream(own)
-                with torch.cuda.stream(self._beside):
-                    total[first : first + len(result)].copy_(self._reduced(result))
-                first += len(result)
-        finally:  # nothing may take the results' memory before
-            own.wait_stream(self._beside)
-        return total
-
-    def _reduced(self, rows: torch.Tensor) -> torch.Tensor:
-        self._own.allreduce([rows]).wait()
-        return rows
-
-    def _sum(self, rows: torch.Tensor) -> torch.Tensor:
+    def sum(self, rows: torch.Tensor) -> torch.Tensor:
+        """See `Ranks.sum`; in place."""
         if self._peers is not None and self._peers.suits(rows):
             return self._peers.sum(rows)
-        return rows if self._own is None else self._reduced(rows)
+        if self._own is not None:
+            self._own.allreduce([rows]).wait()
+        return rows
 
     def gather_rows(self, rows: torch.Tensor) -> torch.Tensor:
         """See `Ranks.gather_rows`."""

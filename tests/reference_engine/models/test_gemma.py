@@ -51,7 +51,6 @@ def test_heads_are_normalised_in_float32():
     weights = SimpleNamespace(
         kernels=SimpleNamespace(apply_rope=lambda heads, *_: heads, add_rms_norm=None),
         ranks=ALONE,
-        summed=ALONE.summed,
         norm=weights_of(q_norm=query_norm, k_norm=key_norm).norm,
         columns=lambda *_, **__: lambda rows: rows,
         rows=lambda *_, **__: lambda attended: attended,
