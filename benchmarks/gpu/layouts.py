@@ -20,7 +20,8 @@ from benchmarks.bars import Bars
 from benchmarks.gpu.offline import LLAMA_8B
 from benchmarks.gpu.parts.invariance import MODELS, SMALL, engine, seconds_of
 
-PROMPTS, PROMPT_TOKENS, OUTPUT_TOKENS = 24, 200, 48
+PROMPTS, PROMPT_TOKENS, OUTPUT_TOKENS = 64, 200, 48
+"""Prompts of up to so many tokens; together enough for a step that tensors in parallel sum in pieces."""
 CLOSE = {"bfloat16": 0.1, "float32": 1e-3}
 """Difference of two log-probabilities that roundings explain."""
 Cell = tuple[int, int, int]
@@ -36,6 +37,8 @@ PIPELINE_GOALS: dict[int, dict[Cell, float]] = {
     2: {(256, 1024, 128): 1.45, (16, 4000, 1): 1.45},
     4: {(16, 4000, 1): 3.0},
 }
+CONTEXT_CELLS: dict[int, Cell] = {2: (1, 32_000, 1), 4: (1, 128_000, 1)}
+"""By number of GPUs: one long prompt; without a goal."""
 CHUNK_TOKENS = 4096
 """Most tokens in a step of a pipeline, and of the one GPU beside it: prompts need more steps than there are stages."""
 
@@ -139,10 +142,12 @@ def main() -> None:
     compare_tokens(bars, options.models, gpus, options.device)
     if options.device == "cuda":
         known = layouts(gpus)
-        tensor, pipeline, *_ = known
+        tensor, pipeline, context, *_ = known
         compare_speed(bars, options.layers, tensor, known[tensor], with_goals(TENSOR_GOALS, gpus))
         goals = with_goals(PIPELINE_GOALS, gpus)
         compare_speed(bars, options.layers, pipeline, known[pipeline], goals, max_num_batched_tokens=CHUNK_TOKENS)
+        long = CONTEXT_CELLS.get(gpus, CONTEXT_CELLS[2])
+        compare_speed(bars, options.layers, context, known[context], {long: 0.0}, max_model_len=long[1] + 1)
     bars.finish()
 
 

@@ -2,7 +2,8 @@
 
 All load one checkpoint with the shapes of ``--model`` and random weights, which is written first. Cells are (requests,
 prompt tokens, output tokens): bf16, greedy, exact lengths, the same random prompts, prefix caching off. A cell with one
-output token is a prefill; its speed is in prompt tokens. Each engine has a process of its own, which warms up each cell
+output token is a prefill; its speed is in prompt tokens. Ours and vLLM compute as many tokens a step: vLLM's own limit
+is 8,192 as a server, and 16,384 offline on large GPUs. Each engine has a process of its own, which warms up each cell
 by a full run of it. The floor is the time that `reference_engine.models.costs` computes from the bandwidth and the rate
 of matrix products, which are measured first.
 
@@ -136,7 +137,8 @@ def options_of(engine: str, options: argparse.Namespace) -> dict[str, Any]:
     """Options of the engine's process."""
     return {
         "device": options.device, "dtype": options.dtype, "memory": options.memory, "seats": options.seats,
-        "max_model_len": min(8192, options.raw["max_position_embeddings"]), "seconds": 2.0,
+        "step_tokens": options.step_tokens, "seconds": 2.0,
+        "max_model_len": min(8192, options.raw["max_position_embeddings"]),
         "tensor": options.tensor_parallel, "pipeline": options.pipeline_parallel, "expert": options.expert_parallel,
         "engine": json.loads(getattr(options, f"{engine}_options", None) or "{}"),
     }  # fmt: skip
@@ -351,6 +353,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--seats", type=int, default=256, help="sequences at the same time, of ours and vLLM")
+    parser.add_argument("--step-tokens", type=int, default=8192, help="most tokens of a step, of ours and vLLM")
     parser.add_argument("--memory", type=float, default=0.85, help="share of the GPU's memory, of ours and vLLM")
     for name in ENGINES:
         parser.add_argument(f"--{name}-options", metavar="JSON", help=f"further settings of {name}")

@@ -26,7 +26,7 @@ from bakeoff.reference_engine.engine.beam_engine import BeamSearchEngine
 from bakeoff.reference_engine.offline import generate, load_engine
 from bakeoff.reference_engine.speculation.step_costs import measure_step_costs
 from benchmarks.bars import Bars
-from benchmarks.gpu.offline import LLAMA_8B
+from benchmarks.gpu.offline import LLAMA_8B, options_of, parse
 from benchmarks.gpu.sides.side import Side
 
 DRAFT_135M: dict[str, Any] = LLAMA_8B | {
@@ -71,14 +71,14 @@ def seconds(engine: BeamSearchEngine, batch: int, num_tokens: int) -> float:
 
 def vllm_seconds(folder: Path, num_tokens: int, acceptance: float | None) -> float:
     """As `seconds` at batch 1, for vLLM; without drafts if `acceptance` is None."""
-    engine: dict[str, Any] = {}
+    engine: dict[str, Any] = {"max_model_len": 2048}
     if acceptance is not None:
         rates = [acceptance**place for place in range(1, NUM_TOKENS + 1)]  # that all drafts up to a place are accepted
         engine["speculative_config"] = {
             "method": "draft_model", "model": str(folder / "draft"), "num_speculative_tokens": NUM_TOKENS,
             "rejection_sample_method": "synthetic", "synthetic_acceptance_rates": rates,
         }  # fmt: skip
-    options = {"dtype": "bfloat16", "max_model_len": 2048, "seats": 64, "memory": 0.85, "engine": engine}
+    options = options_of("vllm", parse(["--seats", "64", "--vllm-options", json.dumps(engine)]))
     with Side("vllm", folder / "model", options, folder / "vllm.log", time.monotonic() + VLLM_LIMIT_S) as side:
         answers = [side.ask([[7] * PROMPT], length) for length in (num_tokens, 1) * (REPEATS + 1)][2:]
         if error := next((answer["error"] for answer in answers if "error" in answer), None):

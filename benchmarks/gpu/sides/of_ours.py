@@ -19,6 +19,7 @@ def load(folder: str, options: dict[str, Any]) -> Run:
             **{
                 "model": folder, "dtype": options["dtype"], "device": options["device"],
                 "max_model_len": options["max_model_len"], "max_num_seqs": options["seats"],
+                "max_num_batched_tokens": options["step_tokens"],
                 "gpu_memory_utilization": options["memory"], "enable_prefix_caching": False, "max_queue": 1 << 20,
                 "tensor_parallel_size": options["tensor"], "pipeline_parallel_size": options["pipeline"],
                 "expert_parallel": options["expert"],

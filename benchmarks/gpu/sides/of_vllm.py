@@ -15,6 +15,7 @@ def load(folder: str, options: dict[str, Any]) -> Run:
         **{
             "model": folder, "skip_tokenizer_init": True, "dtype": options["dtype"],
             "max_model_len": options["max_model_len"], "max_num_seqs": options["seats"],
+            "max_num_batched_tokens": options["step_tokens"],
             "gpu_memory_utilization": options["memory"], "enable_prefix_caching": False,
             "tensor_parallel_size": options["tensor"], "pipeline_parallel_size": options["pipeline"],
             "enable_expert_parallel": options["expert"],
