@@ -25,7 +25,7 @@ from bakeoff.harness.sizing.sizing import (
     cheapest_first,
     check_predictable,
 )
-from bakeoff.harness.sizing.step_times import ALL_REDUCE_S, Efficiency
+from bakeoff.harness.sizing.step_times import ALL_REDUCE_S, PEER_S, Efficiency
 from bakeoff.results.metrics.objectives import Objective, objectives
 
 _SEQUENCES_DRAWN = (1, 8, 64)
@@ -361,7 +361,10 @@ def _assumptions(
             f"server: up to {setting.sequences} sequences, {step_tokens} tokens a step, chunked prefill beside "
             f"decodes, {setting.usable_share:.0%} of the memory"
         ),
-        f"tensor parallelism: two all-reduces a layer in a ring, {ALL_REDUCE_S * 1e6:.0f} µs of latency each",
+        (
+            f"tensor parallelism: two all-reduces a layer in a ring, with {ALL_REDUCE_S * 1e6:.0f} µs of latency each "
+            f"and {PEER_S * 1e6:.0f} µs for each other GPU"
+        ),
         "energy: every GPU at its maximum power, an upper bound",
         *([] if simulated is None else [simulated.assumption]),
         *([] if finds is None else ["prompts: each GPU computes the tokens that its own prefix cache does not find"]),

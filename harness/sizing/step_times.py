@@ -23,8 +23,9 @@ from bakeoff.harness.sizing.server import Delays
 _PAST_STEP = 64  # tokens: decodes with closer mean contexts share one cached count
 _ACTIVATION_BYTES = 2
 _ALL_REDUCES = 2  # per layer, after attention and after the feed-forward network (Megatron-LM, arXiv 1909.08053)
-ALL_REDUCE_S = 10e-6
-"""Latency of one all-reduce over NVLink; assumed."""
+ALL_REDUCE_S, PEER_S = 10e-6, 2e-6
+"""Latency of one all-reduce over NVLink, and what each other GPU adds to it; fitted to vLLM 0.24 on two and four H200
+(docs/results/h200-four-gpus)."""
 
 
 class Efficiency(msgspec.Struct, frozen=True):
@@ -117,8 +118,9 @@ class StepWork:
         if self._ranks == 1:
             return 0.0
         assert gpu.link_bytes_per_s is not None
-        ring = 2 * (self._ranks - 1) / self._ranks * work.reduced_bytes / gpu.link_bytes_per_s
-        return ring + _ALL_REDUCES * self._costs.config.num_hidden_layers * ALL_REDUCE_S
+        peers = self._ranks - 1
+        ring = 2 * peers / self._ranks * work.reduced_bytes / gpu.link_bytes_per_s
+        return ring + _ALL_REDUCES * self._costs.config.num_hidden_layers * (ALL_REDUCE_S + PEER_S * peers)
 
 
 def kv_share(costs: ModelCosts, ranks: int) -> float:
