@@ -9,8 +9,9 @@ import asyncio
 from http import HTTPStatus
 
 from bakeoff.engines.dialects import Dialect
-from bakeoff.harness.client.decode import is_answer, is_success
+from bakeoff.harness.client.decode import is_success
 from bakeoff.harness.client.sessions import FAILURE_PAUSE_NS, RequestInFlight
+from bakeoff.harness.client.stream_content import is_answer
 from bakeoff.results.records import StreamEnd
 from bakeoff.results.units import NS_PER_S
 

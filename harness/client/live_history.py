@@ -12,8 +12,8 @@ from enum import StrEnum
 import msgspec
 
 from bakeoff.engines.dialects import Dialect, HttpRequest, TokenKind
-from bakeoff.harness.client.decode import Reads, read_stream
 from bakeoff.harness.client.rendering import written_out
+from bakeoff.harness.client.stream_content import Reads, read_stream
 from bakeoff.workloads import Tokenizer, Turn
 from bakeoff.workloads.prompts import rendered
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from bakeoff.harness.client.bodies import BodyBuilder
-from bakeoff.harness.client.decode import Reads
 from bakeoff.harness.client.live_history import AnswerOf, filled
+from bakeoff.harness.client.stream_content import Reads
 from bakeoff.harness.client.transport import Transport
 from bakeoff.harness.client.wire import WireSession
 from bakeoff.harness.errors import ClientFailed

@@ -28,6 +28,9 @@ from bakeoff.harness.client.plausibility import is_borne
 from bakeoff.results.records import TokenSource
 from bakeoff.workloads import APPROXIMATE, Tokenizer, tokenizer_at
 
+_FEWEST_COUNTS = 4
+"""Of an answer, that tell totals from each chunk's own."""
+
 
 class _Function(msgspec.Struct):
     name: str | None = None
@@ -244,3 +247,58 @@ def highest_averages(weights: Sequence[int], tokens: int) -> list[int]:
         counts[i] += 1
         heapq.heappush(queue, (-weights[i] / (counts[i] + 1), i))
     return counts
+
+
+def counted(
+    deltas: list[tuple[int, TokenDelta]], stated: Sequence[tuple[int, int]], own: Sequence[int] | None
+) -> list[tuple[int, TokenDelta]]:
+    """The deltas, each with its token count if usage stood behind every one of them.
+
+    Args:
+        deltas: arrival in nanoseconds and content of each chunk with tokens.
+        stated: number of deltas and output tokens so far, at each event with a count of output tokens.
+        own: see `own_counts`.
+    """
+    counts = own or _risen(len(deltas), stated)
+    if counts is None:
+        return deltas
+    return [
+        (t_ns, msgspec.structs.replace(delta, tokens=count))
+        for (t_ns, delta), count in zip(deltas, counts, strict=True)
+    ]
+
+
+def own_counts(num_deltas: int, stated: Sequence[tuple[int, int]], requested: int | None) -> list[int] | None:
+    """The tokens of each delta, where the usage behind each states only its own; None where it states totals.
+
+    Totals rise, anew in each of several choices, or are the whole answer's from the beginning. So constant counts must
+    be 1 or give the requested length, unless a last total behind all deltas is their sum, which it must be.
+
+    Args:
+        num_deltas: number of chunks with tokens.
+        stated: as in `counted`.
+        requested: length that was requested; None if unknown.
+    """
+    if num_deltas < _FEWEST_COUNTS or len(stated) < num_deltas:
+        return None
+    first, last = dict(reversed(stated)), stated[-1][1]
+    counts = [first.get(number, 0) for number in range(1, num_deltas + 1)]
+    steps = list(itertools.pairwise(counts))
+    rises = counts[-1] > counts[0] and all(before <= after for before, after in steps)
+    rises = rises or (max(counts) > _FEWEST_COUNTS // 2 and all(after in {before + 1, 1} for before, after in steps))
+    is_constant = min(counts) == max(counts) > 1
+    has_total = len(stated) > num_deltas
+    is_contradicted = has_total and last != sum(counts)
+    is_doubtful = is_constant and not has_total and sum(counts) != requested
+    if min(counts) < 1 or rises or is_contradicted or is_doubtful:
+        return None
+    return counts
+
+
+def _risen(num_deltas: int, stated: Sequence[tuple[int, int]]) -> list[int] | None:
+    """By how much a total that stood behind every delta rose with each; None if one is missing, or it did not rise."""
+    totals = dict(stated)
+    so_far = [totals.get(number) for number in range(1, num_deltas + 1)]
+    known = [total for total in so_far if total is not None]
+    added = [after - before for before, after in itertools.pairwise([0, *known])]
+    return None if num_deltas < 2 or len(known) < num_deltas or min(added) < 1 else added
