@@ -26,6 +26,11 @@ def schema_problem(version: int) -> str | None:
     return f"has schema {version}, and this version of bakeoff reads schema {SCHEMA_VERSION} only; {fix}"
 
 
+FAILURE_PAUSE_NS = 100_000_000
+"""Pause after a failed request, until the slot or the session goes on: failures may take no time at all, and a server
+that fails must not get requests as fast as the client can send them."""
+
+
 class Outcome(StrEnum):
     """Outcome of a planned request; the counts of all outcomes sum to the requests planned."""
 

@@ -1,5 +1,6 @@
 """Settings and fixtures that tests of several packages share."""
 
+import gc
 import os
 import shutil
 import signal
@@ -24,9 +25,18 @@ os.environ.pop("PYTEST_ADDOPTS", None)  # meant for this session, not for those 
 if _MEMORY.is_dir() and os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _MEMORY_NEEDED_BYTES:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
 
+gc.disable()  # until all tests are collected: each garbage collection would walk every test found so far
+
 settings.register_profile("ci", max_examples=20, deadline=None, derandomize=True, database=None)
 settings.register_profile("nightly", max_examples=500, deadline=None)
 settings.load_profile("ci")  # instead of it: pytest --hypothesis-profile=nightly
+
+
+def pytest_collection_finish() -> None:
+    """Leave what collection has made, and all imported modules, out of the garbage collections of the tests."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

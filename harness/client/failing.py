@@ -10,9 +10,9 @@ from http import HTTPStatus
 
 from bakeoff.engines.dialects import Dialect
 from bakeoff.harness.client.decode import is_success
-from bakeoff.harness.client.sessions import FAILURE_PAUSE_NS, RequestInFlight
+from bakeoff.harness.client.sessions import RequestInFlight
 from bakeoff.harness.client.stream_content import is_answer
-from bakeoff.results.records import StreamEnd
+from bakeoff.results.records import FAILURE_PAUSE_NS, StreamEnd
 from bakeoff.results.units import NS_PER_S
 
 COHORT = 5

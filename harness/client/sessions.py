@@ -10,12 +10,8 @@ from bakeoff.harness.client.session_feed import PreparedSession, SessionFinished
 from bakeoff.harness.client.transport import StreamLog, Transport, limit_bytes
 from bakeoff.harness.host.clock import Clock
 from bakeoff.results.errors import NotWritable
-from bakeoff.results.records import Phase, StreamEnd, StreamRecord
+from bakeoff.results.records import FAILURE_PAUSE_NS, Phase, StreamEnd, StreamRecord
 from bakeoff.results.units import NS_PER_S
-
-FAILURE_PAUSE_NS = 100_000_000
-"""Pause after a failed request, until the slot or the session goes on: failures may take no time at all, and a server
-that fails must not get requests as fast as the client can send them."""
 
 
 class RequestInFlight(StreamLog):

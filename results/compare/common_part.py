@@ -24,7 +24,7 @@ from bakeoff.results.metrics import CATALOGUE, Value, absent
 from bakeoff.results.metrics.closed_loop import closed_loop_rates, cycles_ns
 from bakeoff.results.metrics.sessions import over_requests
 from bakeoff.results.metrics.trial import request_metrics
-from bakeoff.results.records import Phase, Slo
+from bakeoff.results.records import FAILURE_PAUSE_NS, Phase, Slo
 from bakeoff.results.requests import Requests
 from bakeoff.results.run.work import work_of
 from bakeoff.results.units import NS_PER_S
@@ -153,7 +153,9 @@ class _Served:
         self.keys, self.places = keys[counts == 1], places[counts == 1]
         self.cycles_ns = np.full(len(self.requests), UNKNOWN)
         if trial.record.load.concurrency:
-            self.cycles_ns = cycles_ns(self.load, self.requests)
+            # Trials of other tools name no client, and need not have paused.
+            pause_ns = FAILURE_PAUSE_NS if trial.record.clients else 0
+            self.cycles_ns = cycles_ns(self.load, self.requests, pause_ns)
 
     def places_of(self, keys: Ints) -> Ints:
         """Positions in ``requests`` of some of the keys, in the order of the requests."""

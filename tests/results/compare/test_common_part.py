@@ -17,7 +17,7 @@ from bakeoff.results.compare.sides import AnyTrial, side_of
 from bakeoff.results.export.benchmark_json import StoredTrial, stored
 from bakeoff.results.metrics import CATALOGUE, Value, absent
 from bakeoff.results.metrics.closed_loop import closed_loop_rates, cycles_ns
-from bakeoff.results.records import Load, Outcome, Phase, RequestRecord, Slo, TrafficRecord
+from bakeoff.results.records import ClientRecord, Load, Outcome, Phase, RequestRecord, Slo, TrafficRecord
 from bakeoff.results.requests import Requests
 from bakeoff.results.run.cells import Trial
 from bakeoff.results.run.work import work_of
@@ -135,6 +135,28 @@ def test_a_cycle_includes_the_pause_before_it() -> None:
     at_once = Requests([served(0, 0, 10, session="x"), served(1, 5, 10, session="x", turn=1, parents=(0,))])
     assert cycles_ns(at_once, at_once).tolist() == [10e6, UNKNOWN]
     assert closed_loop_rates(Requests(), 0.0, Slo())["requests_per_s"].reason == "the requests took no time"
+
+
+def test_a_slots_pause_behind_the_failed_end_of_a_session_belongs_to_its_last_request() -> None:
+    """In milliseconds: turn 0 fails after 10 and pauses 100 in front of turn 1, which fails after 20 and ends x."""
+    failed = {"outcome": Outcome.HTTP_ERROR}
+    requests = [
+        served(0, 0, 10, session="x", **failed), served(1, 110, 20, session="x", turn=1, **failed),
+        served(2, 0, 30, session="y"), served(3, 0, 40, session="z", outcome=Outcome.TIMEOUT),
+        served(4, 0, 50, session="w", outcome=Outcome.CANCELLED),
+    ]  # fmt: skip
+    load = Requests(requests)
+    assert cycles_ns(load, load, 100_000_000).tolist() == [10e6, 220e6, 30e6, 40e6, 50e6]
+    assert cycles_ns(load, load).tolist() == [10e6, 120e6, 30e6, 40e6, 50e6]
+
+
+@pytest.mark.parametrize(("clients", "took_s"), [([], 0.2), ([ClientRecord("here", 4, 0.1, 1)], 0.3)])
+def test_only_this_client_pauses_behind_failures(clients: list[ClientRecord], took_s: float) -> None:
+    """Four requests of 100 ms in two sessions; two fail, each of which pauses its slot 100 ms."""
+    requests = [served(i, 100 * i, 100, outcome=Outcome.HTTP_ERROR if i % 2 else Outcome.OK) for i in range(4)]
+    one = of(requests)
+    one = msgspec.structs.replace(one, record=msgspec.structs.replace(one.record, clients=clients))
+    assert value(over(one, one)[0], "requests_per_s") == pytest.approx(2 / took_s)
 
 
 def test_rates_are_those_of_the_window_where_cycles_are_unknown() -> None:
