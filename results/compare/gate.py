@@ -5,7 +5,8 @@ Trials come first: an engine that died, failed requests or fell behind where the
 whatever its times. Then the primary metric decides: it is a regression if the interval excludes 1 in the bad direction,
 and no regression if the interval shows that B is worse by less than the change to detect. Anything between is
 undecided, since the noise is too high for that change, and reported as such. A guardrail that is worse (Holm) and
-answers that differ from the reference fail the gate too.
+answers that differ from the reference fail the gate too. A guardrail whose interval is worse by more than its band,
+though no test confirms it, leaves the gate undecided: few repeats may not allow a small enough p.
 """
 
 from collections.abc import Sequence
@@ -57,7 +58,7 @@ class RegressionKind(StrEnum):
     ANSWERS = "answers"
     """Answers differ from the reference, and the baseline's do not."""
     METRIC = "metric"
-    """A guardrail is worse; as a doubt, only the candidate lacks it."""
+    """A guardrail is worse; as a doubt, only the candidate lacks it, or it looks worse and no test confirms it."""
 
 
 _KINDS = {
@@ -119,7 +120,11 @@ def judge(a: Side, b: Side, config: ComparisonConfig | None = None) -> GateVerdi
         *(Regression(RegressionKind.ANSWERS, at) for at, sides in compared.answers.items() if _answers_differ(*sides)),
         *(_of_metric(guard) for guard in compared.guardrails if guard.judgement is Judgement.WORSE),
     ]
-    doubts = [*_of_trials(compared, Judgement.UNCLEAR), *_missing_in_b(a, b, compared)]
+    doubts = [
+        *_of_trials(compared, Judgement.UNCLEAR),
+        *_missing_in_b(a, b, compared),
+        *(_of_metric(guard) for guard in compared.guardrails if guard.may_be_worse(COMPARED[guard.metric])),
+    ]
     few = _too_few(a, b, compared)
     if few and not regressions and not doubts:
         raise NoEvidence(few)

@@ -152,6 +152,18 @@ class Comparison(msgspec.Struct, frozen=True):
             return effect.low >= same - self.evidence.sought
         return effect.high <= same + self.evidence.sought
 
+    def may_be_worse(self, metric: Metric) -> bool:
+        """Whether it is unclear although the whole interval is worse by more than the band."""
+        effect, evidence = self.ratio or self.difference, self.evidence
+        is_by_chance = self.reason not in {Reason.UNEQUAL_WORK, Reason.OTHER_REQUESTS, Reason.CLIENT_ERROR}
+        if self.judgement is not Judgement.UNCLEAR or evidence is None or not is_by_chance:
+            return False
+        if effect is None or effect.low is None or effect.high is None:
+            return False
+        if metric.better is Better.LOWER:
+            return effect.low > (0.0 if self.ratio is None else 1.0) + evidence.band
+        return effect.high < (-evidence.band if self.ratio is None else 1 / (1 + evidence.band))
+
 
 def scale_of(metric: Metric) -> Scale:
     """Return how a metric is compared: shares of requests by difference, everything else as a ratio."""

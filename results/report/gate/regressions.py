@@ -38,7 +38,10 @@ def regression_text(verdict: GateVerdict, regression: Regression) -> str:
     )
     metric = COMPARED[comparison.metric]
     if comparison.judgement is not Judgement.WORSE:
-        return f"{metric.title} of {compared.b} at {at}: {why_text(compared, comparison)}"
+        why = why_text(compared, comparison)
+        if comparison.may_be_worse(metric):
+            return f"{effect_clause(compared, comparison)}; {why}"
+        return f"{metric.title} of {compared.b} at {at}: {why}"
     return f"{effect_clause(compared, comparison)}; {metric.better.value} is better"
 
 

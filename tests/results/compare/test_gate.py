@@ -102,6 +102,18 @@ def test_a_guardrail_alone_fails_the_gate(tmp_path: Path) -> None:
     assert verdict.sentence.startswith("no regression in the primary metric (output at c=8: branch has 1.00")
 
 
+def test_too_few_repeats_to_confirm_that_more_requests_fail_leave_a_doubt(tmp_path: Path) -> None:
+    """Of 4 and 4 trials the smallest p of ranks is 1/70; 99 % need 0.01."""
+    failing = replace(FAST, failing=(RequestOutcome.HTTP_ERROR,) * 3)
+    sheet = replace(SAME, engines={"main": FAST, "branch": failing}, requests=24, repeats=4)
+    verdict = judge(*sides(tmp_path, sheet), ComparisonConfig(primary="ttft_p50_s", metrics=("failures",)))
+    assert verdict.outcome is Outcome.CANNOT_TELL
+    assert verdict.doubts == [Regression(RegressionKind.METRIC, "c=8", "failures")]
+    (line,) = doubt_texts(verdict)
+    assert line.startswith("failures at c=8: branch has 8.3 pp [")
+    assert "so few runs may rank so by chance" in line
+
+
 def test_requests_that_fail_more_often(tmp_path: Path) -> None:
     failing = replace(FAST, failing=(RequestOutcome.HTTP_ERROR,) * 3)
     verdict = gated(tmp_path, engines={"main": FAST, "branch": failing}, requests=24)
