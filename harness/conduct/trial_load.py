@@ -172,8 +172,7 @@ class TrialLoad:
         """
         trial, traffic = self._plan, self._traffic
         assert traffic.begin is not None
-        assert traffic.ramp is not None
-        load, cycle = trial.load, traffic.ramp.plan.requests
+        load = trial.load
         planned, restart, whole = 0, 0, False
 
         def open_window(start_ns: int) -> None:
@@ -188,15 +187,15 @@ class TrialLoad:
             if beginning.history.sessions:
                 self._observer.stage(trial, Stage.PRIME)
             sent += await self._prime(beginning.history, slots=beginning.slots, sent=sent)
-            plan = SteadyTraffic(
+            steady = SteadyTraffic(
                 load, self._experiment.trial, traffic, beginning, may_restart=restart - whole < MAX_RESTARTS, sent=sent,
                 encode=self._encoded, encode_window=window, opened=open_window,
-                workers=self._experiment.client.workers,
+                workers=self._experiment.client.workers, restart=restart,
             )  # fmt: skip
             self._observer.stage(trial, Stage.RAMP)
-            result = await self._fleet.steady(order, plan.plan(), self._folder)
+            result = await self._fleet.steady(order, await self._world.in_thread(steady.plan), self._folder)
             planned, restart = planned + result.planned, restart + 1
-            whole = whole or plan.fell_short
+            whole = whole or steady.fell_short
             if result.ramp is not None:
                 self._paces.learn(trial.engine, load, result.ramp.pace)
             if result.window is not None or (result.ramp is not None and result.ramp.has_failed):
@@ -205,8 +204,8 @@ class TrialLoad:
                     unwritten_s=beginning.unwritten_s(result.issue.start_ns, result.window),
                 )  # fmt: skip
             # A worker may have repeated its part of the ramp more often than the others.
-            repeated = self._experiment.client.workers * (1 + result.planned // cycle)
-            sent += beginning.plan.requests + cycle * repeated
+            repeated = self._experiment.client.workers * (1 + result.planned // steady.ramp.plan.requests)
+            sent += beginning.plan.requests + steady.ramp.plan.requests * repeated
 
     async def _prime(
         self,

@@ -12,7 +12,7 @@ import msgspec
 
 from bakeoff.harness.client.orders import RAMP_REQUESTS
 from bakeoff.harness.client.steady import CHECK_GROWTH
-from bakeoff.harness.experiment.config import Experiment
+from bakeoff.harness.experiment.config import Experiment, TrialConfig
 from bakeoff.harness.traffic.plan_file import PlanFile
 from bakeoff.harness.traffic.session_law import Begun, SessionLaw
 from bakeoff.harness.traffic.window_length import window_s
@@ -36,8 +36,9 @@ from bakeoff.workloads.types import Turn
 
 _MIN_SAMPLE, _SAMPLE_PER_SESSION, _MAX_SAMPLE = 2000, 10, 50_000
 """Sessions in the sample of the law: at least, per session in progress, and at most."""
-_SAMPLE_REQUESTS = 10_000
-"""A sample of fewer sessions is enough if they have this many requests."""
+_SAMPLE_REQUESTS = 400_000
+"""A sample of fewer sessions is enough if they have this many requests, whose lengths take three seconds to draw. Of
+2,000 sessions of `agent-coding`, the longest preset, the mean number of requests has a standard error of 2 %."""
 _WRITTEN_SAMPLE = 400
 """Sessions in the sample of a workload that must write all of them to write any."""
 _MAX_BEGUN = 5000
@@ -197,14 +198,9 @@ class Beginnings:
     def _needed_s(self, load: Load, law: SessionLaw, pace: Pace, length_s: float | None) -> float:
         """Seconds of the load that sessions in progress must last at this pace, with some to spare."""
         limits, answer_s = self._experiment.trial, law.answer_s(pace)
-        if load.concurrency is not None:
-            turnover_s = law.turnover_s(answer_s)
-            ramp_s = turnover_s * min(1.0, RAMP_REQUESTS / load.concurrency)
-        else:
-            turnover_s, ramp_s = 0.0, RAMP_REQUESTS / ((load.rate_per_s or 1.0) * law.turns)
+        turnover_s = 0.0 if load.concurrency is None else law.turnover_s(answer_s)
         window = min(limits.max_window_s, window_s(load, limits, turnover_s, length_s))
-        ramp_s = CHECK_GROWTH * max(limits.ramp_s, ramp_s)
-        return _SPARE * (ramp_s + window + _ANSWERS_BESIDE * answer_s) + PLANNING_S
+        return _SPARE * (ramp_s(load, law, pace, limits) + window + _ANSWERS_BESIDE * answer_s) + PLANNING_S
 
     def _seed(self, words: str) -> Seed:
         """Lengths and pauses are the experiment's, so that the law is; words are the trial's."""
@@ -234,6 +230,15 @@ class Beginnings:
         path = self._folder / hashlib.sha256(key.encode()).hexdigest()[:16]
         self._written.append(PlanFile(path, iter(plan), prompt_reader(self._tokenizer), endless))
         return self._written[-1]
+
+
+def ramp_s(load: Load, law: SessionLaw, pace: Pace, limits: TrialConfig) -> float:
+    """Seconds that the ramp takes at this pace, at most a check longer than it needs."""
+    if load.concurrency is not None:
+        needed_s = law.turnover_s(law.answer_s(pace)) * min(1.0, RAMP_REQUESTS / load.concurrency)
+    else:
+        needed_s = RAMP_REQUESTS / ((load.rate_per_s or 1.0) * law.turns)
+    return CHECK_GROWTH * max(limits.ramp_s, needed_s)
 
 
 def _sample(shapes: Iterable[SessionShape], size: int, least: int) -> Iterator[SessionShape]:

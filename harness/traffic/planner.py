@@ -47,7 +47,7 @@ _WARM_UP_TOKENS = 16
 """Maximum output tokens of a warm-up request."""
 _MIN_POOL = 40
 _MAX_POOL = 1000
-"""Sessions in the pools of ramp and tail; for a closed loop's tail, requests."""
+"""Sessions in the pools of ramp and tail; of a closed loop, requests."""
 _MAX_POOL_ERROR = 0.05
 """Relative error of an open loop's pool in sessions per second."""
 _TURNOVERS = 3
@@ -78,6 +78,8 @@ class Traffic(msgspec.Struct, frozen=True):
         begin: plans the sessions in progress when the load begins, from ``pace``, ``restart`` and ``whole``; see
             :meth:`bakeoff.harness.traffic.beginning.Beginnings.plan`.
         ramp: sent before the window.
+        ramp_again: takes the number of earlier starts of the load; the ramp with words that none of them has sent,
+            which the engine may have cached. None if the ramp sends the window's sessions.
         tail: sent after the window.
         length_s: steady open loop: seconds that the window's plan lasts; None for other loads.
         shape_sha256: over lengths, order and times of the window's plan before the trial: equal for all engines and
@@ -93,6 +95,7 @@ class Traffic(msgspec.Struct, frozen=True):
     law: SessionLaw | None
     begin: Callable[..., Beginning] | None
     ramp: Pool | None
+    ramp_again: Callable[[int], Pool] | None
     tail: Pool | None
     length_s: float | None
     shape_sha256: str
@@ -166,6 +169,7 @@ class TrafficPlanner:
         self._folder = folder
         self._workload = experiment.source(None if only is None else {only})
         self._planned: dict[Seed, Traffic] = {}
+        self._ramps: list[PlanFile] = []
         self._repeat: int | None = None
         reach_s = experiment.trial.ramp_s + experiment.trial.max_window_s + 2 * experiment.trial.timeout_s
         self._beginnings = Beginnings(experiment, self._workload, tokenizer, folder, reach_s=reach_s)
@@ -230,8 +234,9 @@ class TrafficPlanner:
             plans = [traffic.window, *(pool.plan for pool in (traffic.ramp, traffic.tail) if pool)]
             plans += (traffic.play.primers, traffic.play.warm_up) if traffic.play else ()
             plans += (traffic.primed,) if traffic.primed else ()
-            for plan in set(plans):
+            for plan in {*plans, *self._ramps}:
                 plan.unlink()
+        self._ramps.clear()
         self._planned.clear()
         self._beginnings.forget()
 
@@ -241,7 +246,8 @@ class TrafficPlanner:
             return self._played(load, seed, endless)
         primed = self._primed(seed, endless) if limits.cache is Cache.PRIMED else None
         steady, warm = is_steady(load), limits.cache is Cache.WARM
-        ramp = self._pool(load, _part(seed, "ramp"), endless) if steady and not warm else None
+        ramp_again = functools.cache(functools.partial(self._ramp, load, seed, endless))
+        ramp = ramp_again(0) if steady and not warm else None
         window, length_s = self._window(load, seed, endless)
         if not window.sessions:
             raise BadOption("the workload has no session for this load; give it a longer duration_s or more requests")
@@ -259,7 +265,8 @@ class TrafficPlanner:
             begin = functools.partial(self._beginnings.plan, load, seed, begun_from, endless, length_s=length_s)
         tail = self._pool(load, _part(seed, "tail"), endless) if steady else None
         return Traffic(
-            primed, window, law, begin, ramp, tail, length_s, shape_sha256, sha256, limits.cache, endless
+            primed, window, law, begin, ramp, None if warm else ramp_again, tail, length_s, shape_sha256, sha256,
+            limits.cache, endless,
         )  # fmt: skip
 
     def _played(self, load: Load, seed: Seed, endless: EndlessCache) -> Traffic:
@@ -274,7 +281,7 @@ class TrafficPlanner:
         if not plan.sessions:
             raise BadOption("the workload has no session for this load")
         return Traffic(
-            None, plan, None, None, None, None, None, plan.shape_sha256, plan.sha256,
+            None, plan, None, None, None, None, None, None, plan.shape_sha256, plan.sha256,
             limits.cache, endless, play,
         )  # fmt: skip
 
@@ -313,11 +320,17 @@ class TrafficPlanner:
         """Sessions of a steady open loop, without end."""
         return arriving(self.experiment, load, self.tokenizer, seed, duration_s=math.inf, reach_s=self._reach_s)
 
+    def _ramp(self, load: Load, seed: Seed, endless: EndlessCache, restart: int) -> Pool:
+        part = _part(seed, "ramp")
+        pool = self._pool(load, Seed(part.traffic, f"{part.words}/{restart}"), endless)
+        self._ramps.append(pool.plan)
+        return pool
+
     def _pool(self, load: Load, seed: Seed, endless: EndlessCache) -> Pool:
         if load.concurrency is not None:
-            count = max(_MIN_POOL, _TURNOVERS * load.concurrency)
-            plan = self._file(seed, plan_closed(self._source(), self.tokenizer, seed, count), endless)
-            plan.write(lambda plan: plan.requests >= count)
+            plan = self._file(seed, plan_closed(self._source(), self.tokenizer, seed, _ENDLESS), endless)
+            fewest = max(_MIN_POOL, _TURNOVERS * load.concurrency)
+            plan.write(lambda plan: plan.requests >= fewest)
             return Pool(plan)
         arrivals = _Arrivals(self._constant(load, seed), load)
         plan = self._file(seed, arrivals, endless)

@@ -8,11 +8,11 @@ from bakeoff.harness.client.orders import Open, Ramped, Steady
 from bakeoff.harness.client.steady import OVERDUE_ANSWERS
 from bakeoff.harness.client.wire import WireSession
 from bakeoff.harness.experiment.config import TrialConfig, is_steady
-from bakeoff.harness.traffic.beginning import PLANNING_S, Beginning
+from bakeoff.harness.traffic.beginning import PLANNING_S, Beginning, ramp_s
 from bakeoff.harness.traffic.plan_file import PlanFile
 from bakeoff.harness.traffic.planner import Pool, Traffic
 from bakeoff.harness.traffic.window_length import window_s
-from bakeoff.results.records import Cache, Load, RampRecord
+from bakeoff.results.records import Cache, Load, Pace, RampRecord
 from bakeoff.results.units import NS_PER_S
 from bakeoff.workloads import PlannedSession
 
@@ -20,6 +20,10 @@ _MAX_PLANNED = 100_000
 """Most requests to which the plan of a closed loop is extended: each takes about a millisecond to write."""
 _SPARE = 2.0
 """A closed loop's plan has this many times the requests that the ramp's pace would send, in case the pace rises."""
+_FASTEST = Pace(0.02, 0.005)
+"""Pace for which the sessions of a ramp suffice, whatever pace is assumed."""
+_MAX_RAMP_TOKENS = 10_000_000
+"""Most prompt tokens in a ramp of different sessions, which take some ten seconds to write."""
 _SIGMAS = 3.0
 """Sessions of many turns end at random times: a worker has so many standard deviations more than the mean."""
 
@@ -68,6 +72,7 @@ class SteadyTraffic:
         encode_window: encodes the window.
         opened: takes the instant at which the window opens.
         workers: of the client, which divide every plan by sessions.
+        restart: number of earlier starts of the load.
 
     Attributes:
         fell_short: whether the load ended after the ramp because its sessions in progress, which are written only as
@@ -87,6 +92,7 @@ class SteadyTraffic:
         encode_window: Encode,
         opened: Callable[[int], None],
         workers: int = 1,
+        restart: int = 0,
     ) -> None:
         self._load = load
         self._limits = limits
@@ -98,15 +104,35 @@ class SteadyTraffic:
         self._encode_window = encode_window
         self._opened = opened
         self._workers = workers
+        self._restart = restart
         self.fell_short = False
 
     def plan(self) -> SteadyPlan:
         """The order for the client: the ramp, and the callbacks that plan the window and detect saturation."""
-        assert self._traffic.ramp is not None
-        requests, begun = self._traffic.ramp.plan.requests, self._beginning.plan
-        first = -self._sent - begun.requests
-        ramp = self._pool(self._traffic.ramp, first=first - requests, stride=-requests)
+        begun, pool = self._beginning.plan, self.ramp
+        if self._load.concurrency is not None and self._traffic.ramp_again:
+            self._extend_ramp(pool.plan)
+        first, requests = -self._sent - begun.requests, pool.plan.requests
+        ramp = self._pool(pool, first=first - requests, stride=-requests)
         return SteadyPlan(WirePool(self._encode(begun, first)), ramp, self._window, self._is_lost, self._opened)
+
+    @property
+    def ramp(self) -> Pool:
+        """What this start of the load sends before the window."""
+        pool = self._traffic.ramp_again(self._restart) if self._traffic.ramp_again else self._traffic.ramp
+        assert pool is not None
+        return pool
+
+    def _extend_ramp(self, plan: PlanFile) -> None:
+        """Write as many sessions as the ramp will begin: one that is sent again, whole, is found in the cache."""
+        law, needed = self._traffic.law, 1
+        if law is not None:
+            pace = self._beginning.pace
+            pace = Pace(min(pace.ttft_s, _FASTEST.ttft_s), min(pace.token_s, _FASTEST.token_s))
+            session_s, expected_s = law.session_s(pace), ramp_s(self._load, law, self._beginning.pace, self._limits)
+            begun = (self._load.concurrency or 1) * expected_s / session_s if session_s else math.inf
+            needed = 1 + begun + math.sqrt(begun)
+        plan.write(lambda plan: plan.sessions >= needed or plan.prompt_tokens >= _MAX_RAMP_TOKENS)
 
     def _window(self, ramped: Ramped) -> WindowPlan | None:
         assert self._traffic.tail is not None

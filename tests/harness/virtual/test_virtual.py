@@ -66,6 +66,18 @@ def test_equal_seeds_give_equal_bytes_and_others_do_not(tmp_path: Path):
     assert files(runs[0]) != files(runs[2])
 
 
+@pytest.mark.parametrize("workload", [{"name": "multi-turn", "options": {"scale": 0.02}}, {"name": "random"}])
+def test_no_session_is_sent_twice_before_the_window(tmp_path: Path, workload: dict[str, Any]):
+    """An engine would find it, whole, in its cache; so it would after a load that begins again at the measured pace."""
+    engine = VirtualEngine(service=PerToken(Fixed(0.1), Fixed(0.005)))
+    run, _ = served_run(tmp_path, engine, loads=[{"concurrency": 12}], workload=workload, trial={"ramp_s": 30.0})
+    (trial,) = run.finished
+    assert trial.record.verdict is Verdict.VALID
+    before = [request for request in trial.requests if request.phase is Phase.RAMP]
+    assert len(before) > 20
+    assert {request.cycle for request in before} == {0}
+
+
 def test_a_window_is_the_same_however_far_its_sessions_in_progress_were_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
