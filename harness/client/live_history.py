@@ -54,8 +54,9 @@ class MarkedTurn(msgspec.Struct, frozen=True):
 def marked(turns: Sequence[Turn], nonce: str) -> list[MarkedTurn]:
     """The turns of a session with marks for the answers of this load.
 
-    A turn goes on behind the last one of its agent if it begins with its messages and an answer. One that does not,
-    since the agent has compacted its history, stays as recorded.
+    A turn goes on behind the last one of its agent if it begins with its messages and an answer; an agent's first turn
+    goes on so behind a turn of another agent that it waits for. One that does not, since the agent has compacted its
+    history, stays as recorded.
 
     Args:
         turns: of the session.
@@ -64,10 +65,11 @@ def marked(turns: Sequence[Turn], nonce: str) -> list[MarkedTurn]:
     last: dict[str, int] = {}
     result: list[MarkedTurn] = []
     for number, turn in enumerate(turns):
-        before = last.get(turn.agent)
+        places = [last[turn.agent]] if turn.agent in last else turn.parents or ()
+        before = next((place for place in places if _goes_on(turns[place], turn)), None)
         last[turn.agent] = number
         result.append(MarkedTurn(turn))
-        if before is None or not _goes_on(turns[before], turn):
+        if before is None:
             continue
         earlier, held = result[before], turn.messages or ()
         past = earlier.turn.messages or ()

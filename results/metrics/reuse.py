@@ -36,15 +36,18 @@ def reuses(load: Requests, inside: Requests) -> Iterator[Reuse]:
     """
     if not load.ints("turn").any():
         return
-    calls: dict[tuple[str, int, str], dict[int, RequestRecord]] = {}
-    for request in load:
-        calls.setdefault((request.session, request.cycle, request.agent), {})[request.turn] = request
+    previous: dict[int, RequestRecord] = {}
+    # Sessions of ramp, window and tail may have one name, and so may those of a ramp that began again.
+    last: dict[tuple[str, str, int, str], RequestRecord] = {}
+    for request in sorted(load, key=lambda each: each.sent_ns or each.planned_ns):
+        key = (request.phase, request.session, request.cycle, request.agent)
+        if key in last and last[key].turn < request.turn:
+            previous[request.index] = last[key]
+        last[key] = request
     for request in inside:
+        before = previous.get(request.index)
         if request.cached_tokens is None or request.prompt_tokens is None:
             continue
-        earlier = calls[request.session, request.cycle, request.agent]
-        turn = max((turn for turn in earlier if turn < request.turn), default=None)
-        before = None if turn is None else earlier[turn]
         if before is None or before.outcome is not Outcome.OK or not before.prompt_tokens or not before.output_tokens:
             continue
         if request.prompt_tokens < before.prompt_tokens + before.output_tokens:  # the history was compacted

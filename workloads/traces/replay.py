@@ -193,7 +193,7 @@ class Replay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return [
             TurnOutline(
                 scaled(row.input_tokens, self.scale), scaled(row.output_tokens, self.scale),
-                self.pause_s(row, last), (), row.parents, row.lags_s, row.agent,
+                self.pause_s(row, last), (), row.parents, self.lags_s(row, last), row.agent,
             )
             for last, row in itertools.pairwise([None, *rows])
             if row is not None
@@ -203,6 +203,14 @@ class Replay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The pause before a row in seconds, which ``last`` precedes in its session."""
         pause_s = think_s(row, last) if last else 0.0
         return pause_s if self.max_pause_s is None else min(pause_s, self.max_pause_s)
+
+    def lags_s(self, row: TraceRow, last: TraceRow | None) -> tuple[float, ...]:
+        """The pauses after each parent beyond the row's own, so that both together keep the limit."""
+        if self.max_pause_s is None or not row.lags_s:
+            return row.lags_s
+        whole_s, capped_s = (think_s(row, last) if last else 0.0), self.pause_s(row, last)
+        lags_s = tuple(min(whole_s + lag_s, self.max_pause_s) - capped_s for lag_s in row.lags_s)
+        return lags_s if any(lags_s) else ()
 
     def _within_limit(self, turns: Sequence[TurnOutline]) -> tuple[TurnOutline, ...]:
         """The turns whose prompts are no longer than ``max_input_tokens``."""
@@ -274,7 +282,7 @@ class _PromptWriter:
             else:
                 conversation = conversations.get(row.agent)
                 conversations[row.agent], turn = self._of_length(number, k, row, pause_s, conversation)
-            links = {"parents": row.parents, "lags_s": row.lags_s, "agent": row.agent}
+            links = {"parents": row.parents, "lags_s": self._replay.lags_s(row, last), "agent": row.agent}
             turns.append(msgspec.structs.replace(turn, **links, recorded_s=row.recorded_s))
         limit = self._replay.max_input_tokens
         if limit is not None:

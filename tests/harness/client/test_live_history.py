@@ -120,6 +120,15 @@ def test_agents_have_histories_of_their_own():
     assert [assistants(messages) for messages in sent] == [[], [], ['live "1"\n'], ['live "0"\n']]
 
 
+def test_an_agent_that_is_forked_holds_what_was_answered_before_it():
+    first, second, third = conversation("one", "two", "three")
+    fork = msgspec.structs.replace(third, agent="fork", parents=(1,))
+    fourth = msgspec.structs.replace(third, parents=(1,))
+    chain = [msgspec.structs.replace(turn, parents=parents) for turn, parents in ((first, ()), (second, (0,)))]
+    sent = bodies([*chain, fork, fourth])
+    assert [assistants(messages) for messages in sent[2:]] == [['live "0"\n', 'live "1"\n']] * 2
+
+
 def test_a_history_that_starts_over_stays_as_recorded():
     first, second, third = conversation("one", "two", "three")
     compacted = msgspec.structs.replace(third, messages=(SYSTEM, Message("user", "summary")))

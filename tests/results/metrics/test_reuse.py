@@ -24,9 +24,19 @@ def test_no_more_is_reused_than_was_generated():
 
 
 def test_agents_and_cycles_do_not_mix():
-    child = request(1, 40, 10, 0, agent="a")
-    again = request(1, 150, 10, 100, cycle=1)
+    child = request(1, 40, 10, 0, agent="a", index=7)
+    again = request(1, 150, 10, 100, cycle=1, index=8)
     assert found(request(0, 100, 20, 0), child, again, request(2, 150, 30, 110)) == [(20, 10)]
+
+
+def test_sessions_of_one_name_in_ramp_and_window_do_not_mix():
+    ramp = [
+        request(turn, 100 + 50 * turn, 20, 0, phase=Phase.RAMP, index=-9 + turn, planned_ns=turn) for turn in (0, 1)
+    ]
+    again = request(0, 100, 30, 0, phase=Phase.RAMP, index=-4, planned_ns=3)
+    followed = request(1, 150, 30, 110, phase=Phase.RAMP, index=-3, planned_ns=4)
+    window = [request(turn, 100 + 50 * turn, 40, 96, planned_ns=2 + 3 * turn) for turn in (0, 1)]
+    assert found(*ramp, again, followed, *window) == [(20, 0), (30, 10), (40, 0)]
 
 
 def test_compacted_histories_failed_calls_and_silent_engines_tell_nothing():

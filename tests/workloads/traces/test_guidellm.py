@@ -6,7 +6,10 @@ from typing import Any
 
 import pytest
 
+from bakeoff.workloads import Seed, Tokenizer
+from bakeoff.workloads.shapes import session_shapes
 from bakeoff.workloads.traces.guidellm import GuideLlm
+from bakeoff.workloads.traces.replay import Replay
 from bakeoff.workloads.types import ToolCall
 from tests.workloads.traces.samples import read, refusal, write
 
@@ -108,6 +111,23 @@ def test_delays_of_several_parents_count_from_their_own_ends(tmp_path: Path) -> 
     assert [(row.parents, row.think_s, row.lags_s) for row in rows] == [
         ((), 0.0, ()), ((0,), 5.0, ()), ((0, 1), 0.0, (5.0, 0.0))
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("limit_s", "pauses_s"), [(None, (3.0, (0.0, 2.0, 297.0))), (10.0, (3.0, (0.0, 2.0, 7.0)))])
+def test_the_longest_pause_holds_for_each_parent(
+    tmp_path: Path, bare: Tokenizer, limit_s: float | None, pauses_s: object
+) -> None:
+    turns = [
+        lengths("a", tokens=(9, 3), requeue_delay=3), lengths("b", ("a", "new"), tokens=(9, 3), requeue_delay=5),
+        lengths("c", ("a", "new"), tokens=(9, 3), requeue_delay=300),
+        lengths("d", "a", ("b", "last"), ("c", "last"), tokens=(9, 3)),
+    ]  # fmt: skip
+    path = write(tmp_path / "t", graph(*turns))
+    replay = Replay(path=str(path), format="guidellm", max_pause_s=limit_s)
+    (session,) = replay.sessions(bare, Seed.of("1"))
+    assert (session.turns[-1].think_s, session.turns[-1].lags_s) == pauses_s
+    (shape,) = session_shapes(replay, bare, Seed.of("1"))
+    assert (shape.links.pauses_s[-1], shape.links.lags_s[-1]) == pauses_s
 
 
 def test_times_give_starts_and_pauses_from_recorded_ends(tmp_path: Path) -> None:
