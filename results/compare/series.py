@@ -8,6 +8,9 @@ import msgspec
 from bakeoff.results.metrics import CATALOGUE, Better
 from bakeoff.results.statistics.change_points import ChangePoint, Course, Stretch
 
+SOUGHT = 0.1
+"""Relative step that a series must be able to show, as a gate's ``--detect``."""
+
 
 class Outcome(StrEnum):
     """Verdict on the newest run, for one series or for all."""
@@ -27,6 +30,8 @@ class Doubt(StrEnum):
     """The newest run planned this engine and load but has no valid trial with this metric."""
     ZERO = "zero"
     """The newest value is 0, which is not yet a level."""
+    TOO_NOISY = "too noisy"
+    """A step of :data:`SOUGHT` would not be found in the runs since the last one."""
     OUTLIER = "outlier"
     """The newest value is far on the bad side: a failed run, or the first of a new level."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from bakeoff.results.compare.series import Change, Doubt, Drift, Point, Series, age, is_worse
+from bakeoff.results.compare.series import SOUGHT, Change, Doubt, Drift, Point, Series, age, is_worse
 from bakeoff.results.errors import NoEvidence, NotComparable, RunNotFound
 from bakeoff.results.index import CellFacts, Index, Query, RunFacts
 from bakeoff.results.metrics import HEADLINE
@@ -197,4 +197,7 @@ def _doubt(series: Series, newest: str, max_p: float) -> Doubt | None:
         return Doubt.ZERO
     expected = series.course.newest_expected
     is_outlier = series.course.newest_p < max_p and is_worse(series.metric, expected, series.last.value)
-    return Doubt.OUTLIER if is_outlier else None
+    if is_outlier:
+        return Doubt.OUTLIER
+    detectable = series.course.detectable
+    return Doubt.TOO_NOISY if detectable is not None and detectable > 1 + SOUGHT else None

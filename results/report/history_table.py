@@ -18,6 +18,7 @@ _DOUBTS = {
     Doubt.TOO_FEW: "has too few runs to detect a step",
     Doubt.NO_VALUE: "has no value in the newest run",
     Doubt.ZERO: "is 0 in the newest run",
+    Doubt.TOO_NOISY: "varies too much for its number of runs to show a step of 10 %: more runs narrow it",
     Doubt.OUTLIER: "is much worse in the newest run: more runs will show whether it stays",
 }
 _OUTCOMES = {

@@ -19,13 +19,14 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from bakeoff.results.statistics.distributions import t_tails
+from bakeoff.results.statistics.distributions import t_quantile, t_tails
 from bakeoff.results.statistics.segments import MIN_POINTS, Fit, Floats, Segment, divided
 
 _MAX_P = 3e-5
 _FURTHEST = 3.0  # multiples of the noise, from the median of the neighbours
 _NEIGHBOURS = 3  # on either side
 _MAD_TO_SIGMA = 1.4826
+_MOST_LOG = 10.0  # of a factor that no series needs to tell from a larger one
 _MIN_NOISE = 1e-6  # relative: six printed digits round by as much
 
 
@@ -82,6 +83,8 @@ class Course(msgspec.Struct, frozen=True):
         autocorrelation: at lag 1.
         newest_expected: prediction of the newest point from the earlier points of its stretch.
         newest_p: p value of the newest point against that prediction.
+        detectable: factor of the smallest step in the middle of the last stretch that the test would find; None
+            for a drift, and for a stretch that is too short for two levels, since the step before it was found.
     """
 
     stretches: list[Stretch]
@@ -89,6 +92,7 @@ class Course(msgspec.Struct, frozen=True):
     autocorrelation: float
     newest_expected: float
     newest_p: float
+    detectable: float | None = None
 
 
 def change_points(values: Sequence[float]) -> list[ChangePoint]:
@@ -119,6 +123,7 @@ def course(values: Sequence[float]) -> Course:
         autocorrelation,
         math.exp(expected),
         newest_p,
+        model.detectable(segments[-1]),
     )
 
 
@@ -164,6 +169,16 @@ class _Model:
         before, after = a.at(between), b.at(between)
         p_value = t_tails((after - before) / error, degrees)
         return ChangePoint(right.first, math.exp(before), math.exp(after), p_value)
+
+    def detectable(self, segment: Segment) -> float | None:
+        """See `Course.detectable`; a step that hides in the segment's variance makes it large."""
+        if segment.is_line or segment.end - segment.first < 2 * MIN_POINTS:
+            return None
+        middle, whole = (segment.first + segment.end) // 2, self._fit(segment)
+        left, right = self._fit(Segment(segment.first, middle)), self._fit(Segment(middle, segment.end))
+        variance = max(whole.squares / whole.degrees, self._least_variance)
+        error = math.sqrt(variance * (left.variance_at(middle - 0.5) + right.variance_at(middle - 0.5)))
+        return math.exp(min(_MOST_LOG, t_quantile(1 - _MAX_P / 2, left.degrees + right.degrees) * error))
 
     def stretch(self, segment: Segment) -> Stretch:
         """A segment with its fitted values."""

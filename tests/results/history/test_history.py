@@ -168,6 +168,14 @@ def test_a_newest_run_far_on_the_bad_side_is_a_doubt_until_more_follow() -> None
     assert "Cannot tell." in printed([series])
 
 
+def test_a_series_that_could_not_show_a_large_step_says_so() -> None:
+    (series,) = seen(nights(TIME, [20.0, 20.1, 19.9, 40.0, 40.2, 39.8]), TIME)
+    assert (series.changes, series.doubt, series.outcome) == ([], Doubt.TOO_NOISY, Outcome.CANNOT_TELL)
+    assert "varies too much for its number of runs to show a step of 10 %" in printed([series])
+    (series,) = seen(nights(TIME, quiet(12)), TIME)
+    assert series.doubt is None
+
+
 def test_the_more_series_the_further_off_a_newest_run_must_be() -> None:
     """The chance of a false outlier is 1 % over all series, however many there are."""
     values = [*quiet(40), 20 * 1.028]

@@ -27,6 +27,24 @@ def test_a_step_is_found_where_it_is() -> None:
     assert change_points(values) == [step], "the same answer every time"
 
 
+def test_what_a_stretch_could_show_is_what_is_found_in_it() -> None:
+    """A step three times as large is found in 19 of 20 series at least, and one a third as large in none."""
+    for count in (8, 16, 40):
+        shown = [math.log(course(noisy(seed, (50.0, count))).detectable or math.inf) for seed in range(20)]
+        typical = float(np.median(shown))
+        for factor, fewest, most in ((3.0, 19, 20), (1 / 3, 0, 0)):
+            after = 50.0 * math.exp(factor * typical)
+            found = sum(bool(change_points(noisy(seed, (50.0, count // 2), (after, count // 2)))) for seed in range(20))
+            assert fewest <= found <= most, (count, factor)
+
+
+def test_a_step_that_is_not_found_shows_as_little_power() -> None:
+    doubled = [50.4, 51.0, 49.9, 100.5, 101.4, 99.5]
+    assert change_points(doubled) == []
+    assert (course(doubled).detectable or 0.0) > 2.0
+    assert course(noisy(1, (50.0, 20), (60.0, 4))).detectable is None, "the step before it was found"
+
+
 def test_up_and_back_down_do_not_hide_each_other() -> None:
     steps = change_points(noisy(2, (50.0, 40), (53.0, 6), (50.0, 40)))
     assert [step.index for step in steps] == pytest.approx([40, 46], abs=1)
