@@ -10,6 +10,7 @@ stronger prior.
 """
 
 import math
+import re
 from collections.abc import Sequence
 from statistics import median
 
@@ -29,6 +30,10 @@ _START = {  # as the fields of Efficiency; on a CPU, which runs no step behind a
     False: (0.6, 0.4, 1e-3, 2e-4, 1e-2, 5e-5, 1e-5),
     True: (0.85, 0.85, 3e-4, 5e-6, 5e-3, 5e-5, 4e-3),
 }
+_MOST_BYTES_SHARE = 1.05
+"""Of a GPU's bandwidth that a fit may take, beyond which it explains a smaller model."""
+_SIZE = re.compile(r"(?<![\d.])(\d+(?:\.\d+)?)b\b", re.IGNORECASE)
+"""Parameters in billions, in a model's name."""
 _LOW, _HIGH = (0.02, 0.02, 1e-6, 1e-8, 1e-5, 1e-7, 1e-7), (1.2, 1.2, 0.2, 0.02, 2.0, 0.01, 0.1)
 _PRIOR = (0.01, 0.01, 0.01, 0.01, 0.03, 0.05, 0.2)
 """Weights of the squared distances of their logarithms from the start."""
@@ -186,6 +191,33 @@ class Fitter:
                 "GPUs, or the GPU with --gpu"
             )
 
+    def check_model(self, engine: MeasuredEngine) -> None:
+        """Refuse an engine that served a model whose name states another size.
+
+        Raises:
+            BadPlan: it did.
+        """
+        own, other = (_SIZE.search(name) for name in (self._model.name, engine.model))
+        if own and other and float(own[1]) != float(other[1]):
+            raise BadPlan(
+                f"{engine.engine} served '{engine.model}' in {engine.run}, which tells nothing about "
+                f"{self._model.name}; give a run of this model, or plan without --from-run"
+            )
+
+    def check_fit(self, engine: MeasuredEngine, fit: Efficiency) -> None:
+        """Refuse a fit that reads weights faster than the GPU can.
+
+        Raises:
+            BadPlan: it does.
+        """
+        reads_codes = self._precision.weight_bits < 16 and not self._precision.converts
+        if self._is_gpu and not reads_codes and fit.bytes_share > _MOST_BYTES_SHARE:
+            raise BadPlan(
+                f"{engine.engine} was faster in {engine.run} than {self._gpu.name} can read the weights of "
+                f"{self._model.name}: it served a smaller model, fewer bits, or ran on another device; give a run of "
+                "this model, with --precision and --gpu as they were"
+            )
+
     def peak_of(self, engine: MeasuredEngine, load: Load) -> float | None:
         """Measured memory; None if it is absent or not the engine's own."""
         if engine.why_no_memory:
@@ -197,15 +229,17 @@ def calibrate(fitter: Fitter, engine: MeasuredEngine) -> Calibration:
     """Fit an engine, and predict each of its loads from the others.
 
     Raises:
-        BadPlan: the engine ran on another kind of device; no load has requests with token counts and figures; or a
-            figure is 0 or infinite.
+        BadPlan: the engine ran on another kind of device, or served another model; no load has requests with token
+            counts and figures; or a figure is 0 or infinite.
     """
     fitter.check_device(engine)
+    fitter.check_model(engine)
     loads = [load for load in engine.loads if load.requests and load.measured]
     if not loads:
         raise BadPlan(f"{engine.run} has no requests of {engine.engine} with token counts, or no figures of them")
     _check_figures(engine, loads)
     whole = fitter.efficiency(engine, loads)
+    fitter.check_fit(engine, whole)
     apart = len(loads) >= _FEWEST_LOADS
     extra = {load.label: _extra_bytes(fitter, engine, load, whole) for load in loads}
     known_bytes = [value for value in extra.values() if value is not None]

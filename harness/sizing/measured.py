@@ -60,6 +60,7 @@ class MeasuredEngine(msgspec.Struct, frozen=True):
         ranks: GPUs of tensor parallelism.
         stages: of pipeline parallelism.
         on_gpu: whether the trials have GPU memory; None if they have none, but the engine ran elsewhere.
+        model: the run's name for its model.
     """
 
     engine: str
@@ -72,6 +73,7 @@ class MeasuredEngine(msgspec.Struct, frozen=True):
     ranks: int = 1
     stages: int = 1
     on_gpu: bool | None = None
+    model: str = ""
 
 
 def measured_engines(path: Path) -> list[MeasuredEngine]:
@@ -144,6 +146,7 @@ def _engine(
         ranks=int(spec.get("tensor_parallel_size") or 1),
         stages=int(spec.get("pipeline_parallel_size") or 1),
         on_gpu=None if not on_gpu and (entry.get("url") or entry.get("ssh")) else on_gpu,
+        model=str(experiment.get("model", {}).get("name", "")),
     )
 
 

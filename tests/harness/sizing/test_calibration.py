@@ -26,6 +26,16 @@ TRUE = Efficiency(0.7, 0.6, 5e-4, 2e-5, 8e-3, 7e-5, 3e-3)
 MIX = [Request(200 + 137 * i % 1500, 40 + 53 * i % 300) for i in range(120)]
 
 
+def test_a_run_of_another_model_is_refused(fitter: Fitter) -> None:
+    engine = msgspec.structs.replace(planted(fitter, 1, 8), model="llama-8b-shapes")
+    large = Fitter(load_model("llama-3.1-70b"), PRECISIONS["bf16"], CACHES["bf16"], gpu_table()["h200"])
+    assert calibrate(fitter, engine).engine == "planted"
+    with pytest.raises(BadPlan, match=r"served 'llama-8b-shapes' in a run, which tells nothing about llama-3\.1-70b"):
+        calibrate(large, engine)
+    with pytest.raises(BadPlan, match=r"faster in a run than h200 can read the weights of llama-3\.1-70b"):
+        calibrate(large, msgspec.structs.replace(engine, model="mine"))
+
+
 @pytest.fixture(scope="module")
 def fitter() -> Fitter:
     return Fitter(load_model("llama-3.1-8b"), PRECISIONS["bf16"], CACHES["bf16"], gpu_table()["h200"])
