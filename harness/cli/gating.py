@@ -223,16 +223,25 @@ def _show(
         Print the verdict as JSON.
     """
     from bakeoff.harness.cli.reading import print_result
-    from bakeoff.results.files.atomic import write_atomic
     from bakeoff.results.report.gate import annotations, gate_markdown, junit_xml, print_gate
 
     print_result(verdict, partial(print_gate, every_metric=every_metric), json=json)
     if os.environ.get("GITHUB_ACTIONS") == "true" if github is None else github:
         (sys.stderr if json else sys.stdout).write(annotations(verdict))  # GitHub reads both; stdout must stay JSON
     if markdown is not None:
-        write_atomic(markdown, gate_markdown(verdict).encode())
+        _write(markdown, gate_markdown(verdict).encode(), "--markdown")
     if junit is not None:
-        write_atomic(junit, junit_xml(verdict))
+        _write(junit, junit_xml(verdict), "--junit")
+
+
+def _write(path: Path, content: bytes, option: str) -> None:
+    from bakeoff.results.errors import NotWritable
+    from bakeoff.results.files.atomic import write_atomic
+
+    try:
+        write_atomic(path, content)
+    except NotWritable as error:
+        raise NotWritable(str(error), f"choose another path with {option}") from error
 
 
 def _exit_code(verdict: "GateVerdict") -> int:

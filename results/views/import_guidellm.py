@@ -44,7 +44,11 @@ def read_guidellm(path: Path) -> list[Imported]:
     except UNDECODABLE as error:
         raise NotImportable(f"{path} is not a report of GuideLLM ({error}); give its benchmarks.json") from error
     try:
-        results = [_imported(benchmark, str(path)) for benchmark in report.benchmarks]
+        several = len({_target(benchmark) for benchmark in report.benchmarks}) > 1
+        results = [
+            _imported(benchmark, str(path), (_target(benchmark) if several else None) or "guidellm")
+            for benchmark in report.benchmarks
+        ]
     except (AttributeError, TypeError, ValueError, OverflowError, OSError) as error:  # a field of another type
         raise NotImportable(f"{path} is damaged, or of another version of GuideLLM ({error})") from error
     if not results:
@@ -52,14 +56,24 @@ def read_guidellm(path: Path) -> list[Imported]:
     return results
 
 
-def _imported(benchmark: _Benchmark, place: str) -> Imported:
+def _config(benchmark: _Benchmark) -> dict[str, Any]:
+    return benchmark.config or (benchmark.args if isinstance(benchmark.args, dict) else {})
+
+
+def _target(benchmark: _Benchmark) -> str | None:
+    """The address of the server, which tells several servers of one report apart."""
+    target = first_of(_config(benchmark).get("backend"), "target")
+    return target if isinstance(target, str) else None
+
+
+def _imported(benchmark: _Benchmark, place: str, engine: str) -> Imported:
     answers = sorted(_answers(benchmark), key=lambda answer: answer.start_s)
     if not answers:
         raise NotImportable(f"{place} holds only summaries, without single requests; let GuideLLM keep them")
     started = benchmark.start_time
-    config = benchmark.config or (benchmark.args if isinstance(benchmark.args, dict) else {})
+    config = _config(benchmark)
     return Imported(
-        engine="guidellm",
+        engine=engine,
         model=str(first_of(config, "model") or "unknown"),
         backend=str(first_of(config.get("backend"), "kind", "type_") or "openai_http"),
         load=checked_load(_load(config, answers), place),

@@ -69,6 +69,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 UNMEASURED = "the file states 0 s to the first token, which is no measurement"
 _MAX_CLOCK_S = 9e9
 """Seconds since 1970, or since a machine started, that nanoseconds in 64 bits can count."""
+_ROUNDING_S = 1e-6
+"""An answer may seem to end so much before its last token: seconds since 1970 have no finer steps than 0.24 µs."""
 
 
 def is_unmeasured(start_s: float, arrivals_s: Sequence[float]) -> bool:
@@ -90,6 +92,8 @@ def record_of(answer: Answer, index: int, place: str) -> RequestRecord:
     Raises:
         NotImportable: a time or a count is impossible.
     """
+    if answer.arrivals_s and 0 < answer.arrivals_s[-1] - answer.end_s <= _ROUNDING_S:
+        answer = msgspec.structs.replace(answer, end_s=answer.arrivals_s[-1])
     planned_s = answer.start_s if answer.planned_s is None else answer.planned_s
     times = [planned_s, answer.start_s, *answer.arrivals_s, answer.end_s]
     is_odd = not all(map(math.isfinite, times)) or times != sorted(times) or times[-1] - times[0] > MAX_SPAN_S

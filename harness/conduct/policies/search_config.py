@@ -193,6 +193,10 @@ def _range(
 ) -> tuple[float, float]:
     """The lowest and highest level to search."""
     known = [*levels, *guesses]
+    if over is Over.CONCURRENCY:
+        for option, value in (("--low", low), ("--high", high)):
+            if value is not None and not (1 <= value < math.inf and value == round(value)):
+                raise BadExperiment(f"{option} {value:g} is no number of sessions; give a whole number, at least 1")
     if not known and (low is None or high is None):
         key = "rate_per_s" if over is Over.RATE else "concurrency"
         raise BadExperiment(f"the experiment has no load with {key}; give --low and --high, or --around")

@@ -57,6 +57,19 @@ def test_aiperfs_lines_are_measured_as_ours(tmp_path: Path) -> None:
     assert trial.record.engine_description.model == "m"
 
 
+def test_an_answer_of_aiperf_may_end_with_its_last_token(tmp_path: Path) -> None:
+    """Seconds since 1970 as floats put the last token up to 0.24 µs behind an end at the same nanosecond."""
+    ends = [1_760_000_000 * S + number // 2 * 200 * MS + 120 * MS + 40 * number for number in range(40)]
+    lines = [
+        aiperf_line(
+            number,
+            metadata={"request_start_ns": end - 120 * MS, "request_end_ns": end, "credit_issued_ns": end - 121 * MS},
+        )
+        for number, end in enumerate(ends)
+    ]
+    assert len(aiperf(tmp_path / "a", *lines).finished[0].requests) == 40
+
+
 def test_aiperfs_load_without_a_summary_is_what_was_in_flight(tmp_path: Path) -> None:
     assert aiperf(tmp_path / "a", *(aiperf_line(i) for i in range(8))).finished[0].record.load.concurrency == 2
     rated = {"input_config": {"loadgen": {"request_rate": 5.0, "concurrency": 9}}}
@@ -134,6 +147,18 @@ def test_guidellms_benchmarks_are_trials(tmp_path: Path) -> None:
     assert values(run, "ttft_p50_s", "tpot_p50_s", "e2e_p50_s") == pytest.approx([0.1, 0.01, 0.12])
     assert run.manifest.created_utc == "2025-10-09T08:53:20+00:00"
     assert not any(found.code is FindingCode.ENGINE_FROZE for trial in run.finished for found in trial.record.findings)
+
+
+def test_guidellms_benchmarks_of_several_servers_are_several_engines(tmp_path: Path) -> None:
+    urls = ("http://a:1", "http://b:1", "http://a:1")
+    made = [benchmark({"type_": "concurrent", "streams": 4}) for _ in urls]
+    for one, url in zip(made, urls, strict=True):
+        one["config"]["backend"]["target"] = url
+    run = guidellm(tmp_path, *made)
+    assert [(trial.record.engine, trial.record.repeat) for trial in run.finished] == [
+        ("http://a:1", 1), ("http://b:1", 1), ("http://a:1", 2)
+    ]  # fmt: skip
+    assert {trial.record.engine for trial in guidellm(tmp_path, made[0], made[2]).finished} == {"guidellm"}
 
 
 def test_reports_of_guidellms_first_versions_are_read(tmp_path: Path) -> None:
