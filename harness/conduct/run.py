@@ -266,6 +266,8 @@ def recover(run: RunFolder) -> int:
     finished = log.finished
     plans = [*manifest.trials, *manifest.profiled]
     folders = [(p, run.trial_of(finished[p.id]) if p.id in finished else run.trial(p.id)) for p in plans]
+    for _, folder in folders:
+        folder.require()
     with_streams = [(plan, folder) for plan, folder in folders if folder.stream_logs()]
     cut_off = [(plan, folder) for plan, folder in with_streams if not folder.has_requests()]
     if not cut_off:

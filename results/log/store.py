@@ -82,6 +82,15 @@ class TrialFolder:
         """Create the folder."""
         _make_folder(self.path)
 
+    def require(self) -> None:
+        """Refuse a finished trial without its folder.
+
+        Raises:
+            RunUnreadable: it is missing.
+        """
+        if self._files and not self.path.is_dir():
+            raise RunUnreadable(f"{self.path} is missing; restore the folder from a copy")
+
     @property
     def kernels(self) -> "TrialFolder":
         """Folder of the moment after a profiled trial in which kernels were recorded."""
@@ -177,6 +186,7 @@ class TrialFolder:
         Raises:
             RunUnreadable: the file is damaged, or holds what cannot be.
         """
+        self.require()
         remedy = RESTORE
         if self.stream_logs():
             again = f"bakeoff report {self.path.parents[1]} decodes the raw log again"

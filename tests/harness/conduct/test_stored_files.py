@@ -102,6 +102,13 @@ def test_a_damaged_raw_log_gives_no_requests_back(run: Path) -> None:
         read(run)
 
 
+def test_a_lost_trial_is_named_by_every_reader(run: Path) -> None:
+    shutil.rmtree(run / TRIAL)
+    for reader in (lambda: figures(results.load(run)), lambda: read(run)):
+        with pytest.raises(RunUnreadable, match=f"{run / TRIAL} is missing; restore the folder from a copy"):
+            reader()
+
+
 def test_requests_that_are_decoded_differently_here_are_not_taken(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = run / TRIAL / "requests.jsonl"
     file.unlink()

@@ -1,6 +1,7 @@
 """Result files of AIPerf and GuideLLM become runs; their lines are written by hand after those tools' schemas."""
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -58,16 +59,24 @@ def test_aiperfs_lines_are_measured_as_ours(tmp_path: Path) -> None:
 
 
 def test_an_answer_of_aiperf_may_end_with_its_last_token(tmp_path: Path) -> None:
-    """Seconds since 1970 as floats put the last token up to 0.24 µs behind an end at the same nanosecond."""
-    ends = [1_760_000_000 * S + number // 2 * 200 * MS + 120 * MS + 40 * number for number in range(40)]
-    lines = [
-        aiperf_line(
-            number,
-            metadata={"request_start_ns": end - 120 * MS, "request_end_ns": end, "credit_issued_ns": end - 121 * MS},
+    """Seconds since 1970 as floats may put the last token up to 0.24 µs behind an end at the same nanosecond."""
+    rng, lines, crossed = random.Random(1), [], 0
+    for number in range(100):
+        start, first, gap = (
+            1_760_000_000 * S + rng.randrange(S),
+            rng.randrange(50 * MS, 100 * MS),
+            rng.randrange(5 * MS),
         )
-        for number, end in enumerate(ends)
-    ]
-    assert len(aiperf(tmp_path / "a", *lines).finished[0].requests) == 40
+        end = start + first + gap
+        crossed += start / S + (first + gap) / MS / 1e3 > end / S
+        line = aiperf_line(
+            number, metadata={"request_start_ns": start, "request_end_ns": end, "credit_issued_ns": start}
+        )
+        line["metrics"]["time_to_first_token"]["value"] = first / MS
+        line["metrics"]["inter_chunk_latency"]["value"] = [gap / MS]
+        lines.append(line)
+    assert crossed > 10
+    assert len(aiperf(tmp_path / "a", *lines).finished[0].requests) == 100
 
 
 def test_aiperfs_load_without_a_summary_is_what_was_in_flight(tmp_path: Path) -> None:
