@@ -347,6 +347,10 @@ class TrafficRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """Leading prompt tokens that an unlimited prefix cache would have from the trial's own earlier prompts."""
     block_tokens: int
     """The block size of that count."""
+    ramp_repeated_tokens: int = 0
+    """Those of them in the plans of the ramp, which are written for more requests than it sends."""
+    ramp_requests: int = 0
+    """In these plans."""
     mean_turn: float = 0.0
     """Mean position of a request in its session, from 0, in the long run; 0 if sessions have one turn."""
     turns: float = 1.0

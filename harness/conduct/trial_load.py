@@ -25,7 +25,7 @@ from bakeoff.harness.quality import asks_logprobs
 from bakeoff.harness.traffic.plan_file import PlanFile
 from bakeoff.harness.traffic.planner import Traffic
 from bakeoff.harness.traffic.play import share_by
-from bakeoff.harness.traffic.steady import Encode, SteadyTraffic, share_of
+from bakeoff.harness.traffic.steady import Encode, SteadyTraffic, share_of, write_ramp
 from bakeoff.results.log.store import TrialFolder
 from bakeoff.results.records import Cache, Load, Pace, Phase, TrialPlan, TrialRecord
 from bakeoff.workloads import PlannedSession, Tokenizer
@@ -184,6 +184,12 @@ class TrialLoad:
             pace = self._paces.assumed(trial.engine, load)
             begin = functools.partial(traffic.begin, pace=pace, restart=restart, whole=whole)
             beginning = await self._world.in_thread(begin)
+            await self._world.in_thread(
+                functools.partial(
+                    write_ramp, load, self._experiment.trial, traffic, beginning,
+                    workers=self._experiment.client.workers, restart=restart,
+                )
+            )  # fmt: skip
             if beginning.history.sessions:
                 self._observer.stage(trial, Stage.PRIME)
             sent += await self._prime(beginning.history, slots=beginning.slots, sent=sent)
@@ -193,7 +199,7 @@ class TrialLoad:
                 workers=self._experiment.client.workers, restart=restart,
             )  # fmt: skip
             self._observer.stage(trial, Stage.RAMP)
-            result = await self._fleet.steady(order, await self._world.in_thread(steady.plan), self._folder)
+            result = await self._fleet.steady(order, steady.plan(), self._folder)
             planned, restart = planned + result.planned, restart + 1
             whole = whole or steady.fell_short
             if result.ramp is not None:

@@ -12,6 +12,7 @@ stronger prior.
 import math
 import re
 from collections.abc import Sequence
+from pathlib import PurePath
 from statistics import median
 
 import msgspec
@@ -197,8 +198,8 @@ class Fitter:
         Raises:
             BadPlan: it did.
         """
-        own, other = (_SIZE.search(name) for name in (self._model.name, engine.model))
-        if own and other and float(own[1]) != float(other[1]):
+        own, other = (_size_of(name) for name in (self._model.name, engine.model))
+        if own and other and own != other:
             raise BadPlan(
                 f"{engine.engine} served '{engine.model}' in {engine.run}, which tells nothing about "
                 f"{self._model.name}; give a run of this model, or plan without --from-run"
@@ -214,8 +215,8 @@ class Fitter:
         if self._is_gpu and not reads_codes and fit.bytes_share > _MOST_BYTES_SHARE:
             raise BadPlan(
                 f"{engine.engine} was faster in {engine.run} than {self._gpu.name} can read the weights of "
-                f"{self._model.name}: it served a smaller model, fewer bits, or ran on another device; give a run of "
-                "this model, with --precision and --gpu as they were"
+                f"{self._model.name}: it served a smaller model, fewer bits, drafted tokens, or ran on another device; "
+                "give a run of this model, with --precision and --gpu as they were"
             )
 
     def peak_of(self, engine: MeasuredEngine, load: Load) -> float | None:
@@ -223,6 +224,11 @@ class Fitter:
         if engine.why_no_memory:
             return None
         return load.measured.get(self.peak_metric)
+
+
+def _size_of(name: str) -> float | None:
+    """Parameters in billions by a model's name, of which a mixture of experts also names those in use."""
+    return max((float(size) for size in _SIZE.findall(PurePath(name).name)), default=None)
 
 
 def calibrate(fitter: Fitter, engine: MeasuredEngine) -> Calibration:

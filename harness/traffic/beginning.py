@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from bakeoff.harness.client.orders import RAMP_REQUESTS
-from bakeoff.harness.client.steady import CHECK_GROWTH
+from bakeoff.harness.client.steady import CHECK_GROWTH, RAMP_ANSWERS
 from bakeoff.harness.experiment.config import Experiment, TrialConfig
 from bakeoff.harness.traffic.plan_file import PlanFile
 from bakeoff.harness.traffic.session_law import Begun, SessionLaw
@@ -64,6 +64,7 @@ class Beginning(msgspec.Struct, frozen=True):
         history: prompts that the engine has answered and later calls share, from :func:`cached`.
         slots: requests that may be in flight while the history is sent.
         pace: of the engine, as assumed.
+        is_guess: whether that of the engine is unknown.
         reach_s: seconds of the load for which no session ends early, since later calls are left out; infinite if none
             is.
     """
@@ -73,6 +74,7 @@ class Beginning(msgspec.Struct, frozen=True):
     slots: int
     pace: Pace
     reach_s: float
+    is_guess: bool = False
 
     def unwritten_s(self, start_ns: int, window: tuple[int, int] | None) -> float:
         """Seconds at the end of a window that no session was written for, in a load that began at an instant."""
@@ -149,6 +151,7 @@ class Beginnings:
         seed = Seed(seed.traffic, f"{seed.words}/{restart}")
         law = self.law(window)
         assert law is not None, "a plan without sessions is refused before"
+        is_guess = pace is None
         if pace is None:
             pace = Pace(0.0, 1.0 if load.concurrency is not None and not law.think_s else 0.0)
         count = self._count(load, law, pace)
@@ -181,7 +184,7 @@ class Beginnings:
             last is not None and last < len(self._shapes[entry.number].output_tokens)
             for entry, last in zip(begun, lasts, strict=True)
         )
-        return Beginning(plan, history, slots, pace, reach_s if is_cut else math.inf)
+        return Beginning(plan, history, slots, pace, reach_s if is_cut else math.inf, is_guess)
 
     def forget(self) -> None:
         """Delete the files of all plans."""
@@ -233,12 +236,13 @@ class Beginnings:
 
 
 def ramp_s(load: Load, law: SessionLaw, pace: Pace, limits: TrialConfig) -> float:
-    """Seconds that the ramp takes at this pace, at most a check longer than it needs."""
+    """Seconds that the ramp takes at this pace, with the time to its next check."""
+    answer_s = law.answer_s(pace)
     if load.concurrency is not None:
-        needed_s = law.turnover_s(law.answer_s(pace)) * min(1.0, RAMP_REQUESTS / load.concurrency)
+        needed_s = law.turnover_s(answer_s) * min(1.0, RAMP_REQUESTS / load.concurrency)
     else:
         needed_s = RAMP_REQUESTS / ((load.rate_per_s or 1.0) * law.turns)
-    return CHECK_GROWTH * max(limits.ramp_s, needed_s)
+    return CHECK_GROWTH * max(limits.ramp_s + RAMP_ANSWERS * answer_s, needed_s)
 
 
 def _sample(shapes: Iterable[SessionShape], size: int, least: int) -> Iterator[SessionShape]:

@@ -27,6 +27,7 @@ class PlanFile:
         sessions: written so far, as are the counts below.
         requests: in these sessions.
         prompt_tokens: in their prompts.
+        hit_tokens: of these, those that the cache had from earlier prompts.
         output_tokens: requested by them.
         off_length: prompts whose length differs from the one that the workload states.
         off_example: describes the first of these; None if there is none.
@@ -41,6 +42,7 @@ class PlanFile:
         self._hash = PlanHash()
         self._shape = hashlib.sha256()
         self.sessions = self.requests = self.prompt_tokens = self.output_tokens = self.off_length = 0
+        self.hit_tokens = 0
         self._turns = 0
         self.off_example: str | None = None
         self.has_ended = False
@@ -107,7 +109,7 @@ class PlanFile:
             self._turns += number
             ids = self._reader.ids(turn)
             before = last.get(turn.agent)
-            self._cache.add(ids, to_the_token=before is None)
+            self.hit_tokens += self._cache.add(ids, to_the_token=before is None)
             shared = common_length(before[1], ids) if before else self._cache.last_shared
             places.append(PromptPlace(self._cache.last_block, shared, before is not None and goes_on(before[0], turn)))
             last[turn.agent] = turn, ids

@@ -88,6 +88,7 @@ class Traffic(msgspec.Struct, frozen=True):
         cache: what the prefix cache may hold.
         endless: an unlimited prefix cache, as the planned prompts would fill it.
         play: the load by rules of play that begin sessions elsewhere than in their long run; None under other rules.
+        ramps: the plans of all ramps so far.
     """
 
     primed: PlanFile | None
@@ -103,6 +104,7 @@ class Traffic(msgspec.Struct, frozen=True):
     cache: Cache
     endless: EndlessCache
     play: Play | None = None
+    ramps: list[PlanFile] = []
 
     def primers(self) -> Iterator[PlannedSession]:
         """What is sent before the load, to bring the prefix cache into the state that the trial declares."""
@@ -122,6 +124,8 @@ class Traffic(msgspec.Struct, frozen=True):
             output_tokens=window.output_tokens,
             repeated_tokens=self.endless.hit_tokens,
             block_tokens=self.endless.block_tokens,
+            ramp_repeated_tokens=sum(plan.hit_tokens for plan in self.ramps),
+            ramp_requests=sum(plan.requests for plan in self.ramps),
             mean_turn=self.law.mean_turn if self.law else window.mean_turn,
             turns=self.law.turns if self.law else window.requests / max(1, window.sessions),
             session_tool_s=self.law.session_s(Pace(0.0, 0.0)) if self.law else None,
@@ -169,7 +173,6 @@ class TrafficPlanner:
         self._folder = folder
         self._workload = experiment.source(None if only is None else {only})
         self._planned: dict[Seed, Traffic] = {}
-        self._ramps: list[PlanFile] = []
         self._repeat: int | None = None
         reach_s = experiment.trial.ramp_s + experiment.trial.max_window_s + 2 * experiment.trial.timeout_s
         self._beginnings = Beginnings(experiment, self._workload, tokenizer, folder, reach_s=reach_s)
@@ -234,9 +237,8 @@ class TrafficPlanner:
             plans = [traffic.window, *(pool.plan for pool in (traffic.ramp, traffic.tail) if pool)]
             plans += (traffic.play.primers, traffic.play.warm_up) if traffic.play else ()
             plans += (traffic.primed,) if traffic.primed else ()
-            for plan in {*plans, *self._ramps}:
+            for plan in {*plans, *traffic.ramps}:
                 plan.unlink()
-        self._ramps.clear()
         self._planned.clear()
         self._beginnings.forget()
 
@@ -246,7 +248,8 @@ class TrafficPlanner:
             return self._played(load, seed, endless)
         primed = self._primed(seed, endless) if limits.cache is Cache.PRIMED else None
         steady, warm = is_steady(load), limits.cache is Cache.WARM
-        ramp_again = functools.cache(functools.partial(self._ramp, load, seed, endless))
+        ramps: list[PlanFile] = []
+        ramp_again = functools.cache(functools.partial(self._ramp, load, seed, endless, ramps))
         ramp = ramp_again(0) if steady and not warm else None
         window, length_s = self._window(load, seed, endless)
         if not window.sessions:
@@ -266,7 +269,7 @@ class TrafficPlanner:
         tail = self._pool(load, _part(seed, "tail"), endless) if steady else None
         return Traffic(
             primed, window, law, begin, ramp, None if warm else ramp_again, tail, length_s, shape_sha256, sha256,
-            limits.cache, endless,
+            limits.cache, endless, ramps=ramps,
         )  # fmt: skip
 
     def _played(self, load: Load, seed: Seed, endless: EndlessCache) -> Traffic:
@@ -320,10 +323,10 @@ class TrafficPlanner:
         """Sessions of a steady open loop, without end."""
         return arriving(self.experiment, load, self.tokenizer, seed, duration_s=math.inf, reach_s=self._reach_s)
 
-    def _ramp(self, load: Load, seed: Seed, endless: EndlessCache, restart: int) -> Pool:
+    def _ramp(self, load: Load, seed: Seed, endless: EndlessCache, ramps: list[PlanFile], restart: int) -> Pool:
         part = _part(seed, "ramp")
         pool = self._pool(load, Seed(part.traffic, f"{part.words}/{restart}"), endless)
-        self._ramps.append(pool.plan)
+        ramps.append(pool.plan)
         return pool
 
     def _pool(self, load: Load, seed: Seed, endless: EndlessCache) -> Pool:

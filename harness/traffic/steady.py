@@ -21,9 +21,11 @@ _MAX_PLANNED = 100_000
 _SPARE = 2.0
 """A closed loop's plan has this many times the requests that the ramp's pace would send, in case the pace rises."""
 _FASTEST = Pace(0.02, 0.005)
-"""Pace for which the sessions of a ramp suffice, whatever pace is assumed."""
-_MAX_RAMP_TOKENS = 10_000_000
-"""Most prompt tokens in a ramp of different sessions, which take some ten seconds to write."""
+"""Pace for which the sessions of a ramp suffice, while that of the engine is unknown."""
+_TO_WINDOW_S, _SHORTEST_S = 1.0, 1e-3
+"""The window opens about so much after its ramp; a session lasts at least so long."""
+_MAX_RAMP_TOKENS = 4_000_000
+"""Most prompt tokens in a ramp of different sessions: they take two to seven seconds to write."""
 _SIGMAS = 3.0
 """Sessions of many turns end at random times: a worker has so many standard deviations more than the mean."""
 
@@ -110,8 +112,6 @@ class SteadyTraffic:
     def plan(self) -> SteadyPlan:
         """The order for the client: the ramp, and the callbacks that plan the window and detect saturation."""
         begun, pool = self._beginning.plan, self.ramp
-        if self._load.concurrency is not None and self._traffic.ramp_again:
-            self._extend_ramp(pool.plan)
         first, requests = -self._sent - begun.requests, pool.plan.requests
         ramp = self._pool(pool, first=first - requests, stride=-requests)
         return SteadyPlan(WirePool(self._encode(begun, first)), ramp, self._window, self._is_lost, self._opened)
@@ -119,20 +119,7 @@ class SteadyTraffic:
     @property
     def ramp(self) -> Pool:
         """What this start of the load sends before the window."""
-        pool = self._traffic.ramp_again(self._restart) if self._traffic.ramp_again else self._traffic.ramp
-        assert pool is not None
-        return pool
-
-    def _extend_ramp(self, plan: PlanFile) -> None:
-        """Write as many sessions as the ramp will begin: one that is sent again, whole, is found in the cache."""
-        law, needed = self._traffic.law, 1
-        if law is not None:
-            pace = self._beginning.pace
-            pace = Pace(min(pace.ttft_s, _FASTEST.ttft_s), min(pace.token_s, _FASTEST.token_s))
-            session_s, expected_s = law.session_s(pace), ramp_s(self._load, law, self._beginning.pace, self._limits)
-            begun = (self._load.concurrency or 1) * expected_s / session_s if session_s else math.inf
-            needed = 1 + begun + math.sqrt(begun)
-        plan.write(lambda plan: plan.sessions >= needed or plan.prompt_tokens >= _MAX_RAMP_TOKENS)
+        return _ramp_of(self._traffic, self._restart)
 
     def _window(self, ramped: Ramped) -> WindowPlan | None:
         assert self._traffic.tail is not None
@@ -172,15 +159,9 @@ class SteadyTraffic:
             # The ramp begins with answers in progress, which are met in proportion to their length: of lengths that
             # vary much, the first ones take several times as long as the window's. Their pace does not depend on it.
             turnover_s = min(turnover_s, session_s / law.turns)
-            sessions = self._sessions(length_s / session_s)
+            sessions = _sessions(self._load, self._workers, length_s / session_s)
         needed = min(_MAX_PLANNED, slots * (1 + _SPARE * length_s / turnover_s))
         plan.write(lambda plan: plan.requests >= needed and plan.sessions >= min(sessions, needed))
-
-    def _sessions(self, turnovers: float) -> int:
-        """Sessions that suffice for every worker of a closed loop, if a slot begins so many in a mean window."""
-        workers = min(self._workers, self._load.concurrency or 1)
-        mean = turnovers * (self._load.concurrency or 1) / workers
-        return workers * math.ceil(1 + mean + _SIGMAS * math.sqrt(mean))
 
     def _is_off(self, ramped: Ramped) -> bool:
         law, is_closed = self._traffic.law, self._load.concurrency is not None
@@ -194,3 +175,40 @@ class SteadyTraffic:
     def _is_lost(self, in_flight: int, overdue: int) -> bool:
         is_open = self._load.concurrency is None
         return is_open and in_flight >= _MIN_LOST and overdue > _MIN_OVERDUE * in_flight
+
+
+def write_ramp(
+    load: Load, limits: TrialConfig, traffic: Traffic, beginning: Beginning, *, workers: int = 1, restart: int = 0
+) -> None:
+    """Write as many sessions of a closed loop's ramp as it will begin: one sent again would be in the cache, whole.
+
+    Args:
+        load: as for `SteadyTraffic`, like all others.
+        limits: of the trial.
+        traffic: its plans.
+        beginning: the sessions in progress when the load begins.
+        workers: of the client.
+        restart: number of earlier starts of the load.
+    """
+    law, pace = traffic.law, _FASTEST if beginning.is_guess else beginning.pace
+    if load.concurrency is None or traffic.ramp_again is None or law is None:
+        return
+    session_s = max(law.session_s(pace), _SHORTEST_S)
+    needed = _sessions(load, workers, (ramp_s(load, law, pace, limits) + _TO_WINDOW_S) / session_s)
+    _ramp_of(traffic, restart).plan.write(
+        lambda plan: plan.sessions >= needed or plan.prompt_tokens >= _MAX_RAMP_TOKENS
+    )
+
+
+def _ramp_of(traffic: Traffic, restart: int) -> Pool:
+    pool = traffic.ramp_again(restart) if traffic.ramp_again else traffic.ramp
+    assert pool is not None, "only steady loads have a ramp"
+    return pool
+
+
+def _sessions(load: Load, workers: int, turnovers: float) -> int:
+    """Sessions that suffice for every worker of a closed loop, if a slot begins so many in a mean time."""
+    slots = load.concurrency or 1
+    workers = min(workers, slots)
+    mean = turnovers * slots / workers
+    return workers * math.ceil(1 + mean + _SIGMAS * math.sqrt(mean))

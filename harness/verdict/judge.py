@@ -25,7 +25,16 @@ from bakeoff.results.metrics.relaxation import needed_window_s, relaxation
 from bakeoff.results.metrics.requests import prompt_lengths
 from bakeoff.results.metrics.silence import unusual_silence
 from bakeoff.results.metrics.steadiness import throughput_change
-from bakeoff.results.records import Cache, FaultRecord, RampRecord, TelemetryRecord, TrafficRecord, Verdict, WindowKind
+from bakeoff.results.records import (
+    Cache,
+    FaultRecord,
+    Phase,
+    RampRecord,
+    TelemetryRecord,
+    TrafficRecord,
+    Verdict,
+    WindowKind,
+)
 from bakeoff.results.requests import Requests
 from bakeoff.results.server_view import fall, readings, tokens_disagree
 from bakeoff.results.units import NS_PER_S
@@ -240,8 +249,11 @@ def _not_cold(evidence: Evidence, load: Requests) -> Iterator[Finding]:
         return
     again = load.take(load.ints("cycle") > 0)
     sent_again = int(np.nan_to_num(again.numbers("requested_input_tokens")).sum())
+    in_ramp = int((load.equal("phase", Phase.RAMP) & (load.ints("cycle") == 0)).sum())
+    unsent_share = max(0.0, 1 - in_ramp / traffic.ramp_requests) if traffic.ramp_requests else 0.0
+    repeated = traffic.repeated_tokens - round(unsent_share * traffic.ramp_repeated_tokens)
     # one block more per request: an engine with smaller blocks hits more of a prefix than the simulated cache
-    allowed = traffic.repeated_tokens + sent_again + traffic.block_tokens * len(load)
+    allowed = repeated + sent_again + traffic.block_tokens * len(load)
     if hits[0] > allowed:
         yield invalid(FindingCode.CACHE_NOT_COLD, cached_tokens=hits[0], prompt_tokens=hits[1], repeated_tokens=allowed)
 

@@ -8,8 +8,8 @@ import msgspec
 from bakeoff.results.metrics import CATALOGUE, Better
 from bakeoff.results.statistics.change_points import ChangePoint, Course, Stretch
 
-SOUGHT = 0.1
-"""Relative step that a series must be able to show, as a gate's ``--detect``."""
+SOUGHT, FEW = 0.1, 12
+"""Relative step that a series of fewer runs than this must be able to show; as a gate's ``--detect``."""
 
 
 class Outcome(StrEnum):
@@ -31,7 +31,7 @@ class Doubt(StrEnum):
     ZERO = "zero"
     """The newest value is 0, which is not yet a level."""
     TOO_NOISY = "too noisy"
-    """A step of :data:`SOUGHT` would not be found in the runs since the last one."""
+    """A step of :data:`SOUGHT` would not be found in so few runs."""
     OUTLIER = "outlier"
     """The newest value is far on the bad side: a failed run, or the first of a new level."""
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from bakeoff.results.compare.series import SOUGHT, Change, Doubt, Drift, Point, Series, age, is_worse
+from bakeoff.results.compare.series import FEW, SOUGHT, Change, Doubt, Drift, Point, Series, age, is_worse
 from bakeoff.results.errors import NoEvidence, NotComparable, RunNotFound
 from bakeoff.results.index import CellFacts, Index, Query, RunFacts
 from bakeoff.results.metrics import HEADLINE
@@ -200,4 +200,5 @@ def _doubt(series: Series, newest: str, max_p: float) -> Doubt | None:
     if is_outlier:
         return Doubt.OUTLIER
     detectable = series.course.detectable
-    return Doubt.TOO_NOISY if detectable is not None and detectable > 1 + SOUGHT else None
+    is_hidden = detectable is not None and detectable > 1 + SOUGHT
+    return Doubt.TOO_NOISY if is_hidden and len(series.points) < FEW else None

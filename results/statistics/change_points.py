@@ -83,8 +83,8 @@ class Course(msgspec.Struct, frozen=True):
         autocorrelation: at lag 1.
         newest_expected: prediction of the newest point from the earlier points of its stretch.
         newest_p: p value of the newest point against that prediction.
-        detectable: factor of the smallest step in the middle of the last stretch that the test would find; None
-            for a drift, and for a stretch that is too short for two levels, since the step before it was found.
+        detectable: factor of the smallest step in the middle of the series that the test would find; None if the series
+            has a step or a drift.
     """
 
     stretches: list[Stretch]
@@ -123,7 +123,7 @@ def course(values: Sequence[float]) -> Course:
         autocorrelation,
         math.exp(expected),
         newest_p,
-        model.detectable(segments[-1]),
+        model.detectable(segments[0]) if len(segments) == 1 else None,
     )
 
 
@@ -172,7 +172,7 @@ class _Model:
 
     def detectable(self, segment: Segment) -> float | None:
         """See `Course.detectable`; a step that hides in the segment's variance makes it large."""
-        if segment.is_line or segment.end - segment.first < 2 * MIN_POINTS:
+        if segment.is_line:
             return None
         middle, whole = (segment.first + segment.end) // 2, self._fit(segment)
         left, right = self._fit(Segment(segment.first, middle)), self._fit(Segment(middle, segment.end))

@@ -435,6 +435,15 @@ def test_a_cold_trial_may_hit_what_it_repeats_itself_and_no_more(cached: list[in
     assert findings_of(hitting(*cached), traffic=traffic()) == ([] if cold else [complaint])
 
 
+@pytest.mark.parametrize(("ramp_requests", "hits", "cold"), [(2, 360, True), (8, 360, False), (8, 240, True)])
+def test_what_the_ramp_was_planned_to_repeat_but_did_not_send_may_not_be_hit(ramp_requests: int, hits: int, cold: bool):
+    """Of 8 requests planned for the ramp 2 were sent: 120 of its 160 repeated tokens were not."""
+    sent = [msgspec.structs.replace(one, phase=Phase.RAMP) if one.index < 2 else one for one in hitting(*[0] * 9, hits)]
+    planned = traffic(ramp_requests=ramp_requests, ramp_repeated_tokens=160)
+    found = [each.code for each in findings_of(sent, traffic=planned)]
+    assert (FindingCode.CACHE_NOT_COLD not in found) is cold
+
+
 def test_cache_hits_of_the_warm_up_do_not_count():
     warm_up = request(10, phase=Phase.WARMUP, cached_tokens=900, prompt_tokens=1000, requested_input_tokens=1000)
     assert findings_of([*hitting(*[0] * 10), warm_up], traffic=traffic()) == []

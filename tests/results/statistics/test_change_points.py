@@ -42,7 +42,7 @@ def test_a_step_that_is_not_found_shows_as_little_power() -> None:
     doubled = [50.4, 51.0, 49.9, 100.5, 101.4, 99.5]
     assert change_points(doubled) == []
     assert (course(doubled).detectable or 0.0) > 2.0
-    assert course(noisy(1, (50.0, 20), (60.0, 4))).detectable is None, "the step before it was found"
+    assert course(noisy(1, (50.0, 20), (60.0, 8))).detectable is None, "the step was found"
 
 
 def test_up_and_back_down_do_not_hide_each_other() -> None:
