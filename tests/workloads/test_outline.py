@@ -23,6 +23,7 @@ from bakeoff.workloads.outline import Segment, SessionOutline, TurnOutline, outl
 from bakeoff.workloads.prefixes import BLOCK_TOKENS
 from bakeoff.workloads.presets import preset_names
 from bakeoff.workloads.profile import profile_workload
+from tests.selection import sampled
 
 SEED = Seed.of("7")
 SESSIONS = {"agent-coding": 1, "agentic-tools": 1, "deep-research": 1, "long-context-chat": 12, "multi-turn": 5}
@@ -103,7 +104,7 @@ def test_a_block_is_shared_as_far_as_its_segments_are(first: list[Segment], seco
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", preset_names())
+@pytest.mark.parametrize("name", sampled(preset_names(), ["agent-tools", "multi-tenant", "offline-batch", "rag"]))
 def test_an_outline_has_the_lengths_of_the_written_prompts(
     request: pytest.FixtureRequest, kind: str, name: str
 ) -> None:
@@ -121,7 +122,7 @@ def test_an_outline_has_the_lengths_of_the_written_prompts(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", preset_names())
+@pytest.mark.parametrize("name", sampled(preset_names(), ["agent-tools", "multi-tenant", "offline-batch", "rag"]))
 def test_an_outline_shares_what_the_written_prompts_share(request: pytest.FixtureRequest, kind: str, name: str) -> None:
     """To within a block for each request, plus the tokens by which the session's prompts became longer than drawn."""
     tokenizer = request.getfixturevalue(kind)

@@ -11,6 +11,7 @@ from bakeoff.workloads import PresetTraffic, PromptReader, Seed, Session, Tokeni
 from bakeoff.workloads.presets import built_in, preset_names
 from bakeoff.workloads.presets.schemas import json_schema
 from bakeoff.workloads.presets.traffic import _Author
+from tests.selection import sampled
 from tests.workloads.replays import common_tokens
 
 KINDS = ["small", "digits", "merging", pytest.param("smollm2", marks=pytest.mark.model)]
@@ -72,7 +73,7 @@ def test_every_prompt_is_as_long_as_it_says(request: pytest.FixtureRequest, kind
 
 
 @pytest.mark.parametrize("kind", ["small", pytest.param("smollm2", marks=pytest.mark.model)])
-@pytest.mark.parametrize("name", preset_names())
+@pytest.mark.parametrize("name", sampled(preset_names(), ["agentic-tools", "chat", "multi-tenant", "rag"]))
 def test_every_completion_is_as_long_as_it_says(request: pytest.FixtureRequest, kind: str, name: str) -> None:
     tokenizer = request.getfixturevalue(kind)
     turns = requests(drawn(made(name, api="completions"), tokenizer, SESSIONS.get(name, 20)))
@@ -156,7 +157,7 @@ def test_a_session_is_written_from_its_number_alone(small: Tokenizer, name: str)
 
 
 @pytest.mark.parametrize("kind", WHOLE_WORDS)
-@pytest.mark.parametrize("name", preset_names())
+@pytest.mark.parametrize("name", sampled(preset_names(), ["agentic-tools", "chat", "multi-tenant", "rag"]))
 def test_other_words_have_the_same_lengths_times_and_order(
     request: pytest.FixtureRequest, kind: str, name: str
 ) -> None:
