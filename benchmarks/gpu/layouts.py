@@ -21,7 +21,7 @@ from benchmarks.gpu.offline import LLAMA_8B
 from benchmarks.gpu.parts.invariance import MODELS, SMALL, engine, seconds_of
 
 PROMPTS, PROMPT_TOKENS, OUTPUT_TOKENS = 64, 200, 48
-"""Prompts of up to so many tokens; together enough for a step that tensors in parallel sum in pieces."""
+"""Prompts of up to so many tokens; together a step of several thousand."""
 CLOSE = {"bfloat16": 0.1, "float32": 1e-3}
 """Difference of two log-probabilities that roundings explain."""
 Cell = tuple[int, int, int]

@@ -19,6 +19,7 @@ import msgspec
 
 from bakeoff.engines.base import PrefixCacheFacts
 from bakeoff.harness.verdict.call_caches import Cache, cache_of
+from bakeoff.results.metrics.requests import calls_before
 from bakeoff.results.records import (
     AssumedRouting,
     CacheCause,
@@ -343,15 +344,10 @@ def _calls(requests: Sequence[RequestRecord]) -> list[_Call]:
     """The requests that were sent and whose prompts are known, with the calls before and after them."""
     sent = [r for r in requests if r.sent_ns is not None and r.block is not None and r.passages is None]
     calls = [_Call(request) for request in sorted(sent, key=lambda request: request.sent_ns or 0)]
-    last: dict[tuple[str, str, str, int], int] = {}
-    for number, call in enumerate(calls):
-        request = call.request
-        key = request.phase, request.session, request.agent, request.cycle
-        before = last.get(key)
-        if before is not None and calls[before].request.turn < request.turn:
-            call.before = before
+    for number, before in enumerate(calls_before([call.request for call in calls])):
+        if before is not None:
+            calls[number].before = before
             calls[before].after = number
-        last[key] = number
     return calls
 
 

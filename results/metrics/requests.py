@@ -1,11 +1,28 @@
 """Selections of the requests of a trial."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from bakeoff.results.records import Outcome, RequestRecord
 from bakeoff.results.requests import Floats, Requests
+
+
+def calls_before(requests: Sequence[RequestRecord]) -> list[int | None]:
+    """Position of the previous call of each request's agent; None if there is none.
+
+    Args:
+        requests: in the order in which they were sent.
+    """
+    before: list[int | None] = []
+    # Sessions of ramp, window and tail may have one name, and so may those of a ramp that began again.
+    last: dict[tuple[str, str, int, str], int] = {}
+    for number, request in enumerate(requests):
+        key = (request.phase, request.session, request.cycle, request.agent)
+        place = last.get(key)
+        before.append(place if place is not None and requests[place].turn < request.turn else None)
+        last[key] = number
+    return before
 
 
 def sessions_of(requests: Iterable[RequestRecord]) -> list[list[RequestRecord]]:

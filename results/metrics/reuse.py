@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 from bakeoff.results.metric import Better, Role, Unit
 from bakeoff.results.metrics.declaration import Needs, TrialData, TrialMetric
+from bakeoff.results.metrics.requests import calls_before
 from bakeoff.results.metrics.values import Value, absent
-from bakeoff.results.records import Outcome, RequestRecord
+from bakeoff.results.records import Outcome
 from bakeoff.results.requests import Requests
 
 
@@ -36,14 +37,9 @@ def reuses(load: Requests, inside: Requests) -> Iterator[Reuse]:
     """
     if not load.ints("turn").any():
         return
-    previous: dict[int, RequestRecord] = {}
-    # Sessions of ramp, window and tail may have one name, and so may those of a ramp that began again.
-    last: dict[tuple[str, str, int, str], RequestRecord] = {}
-    for request in sorted(load, key=lambda each: each.sent_ns or each.planned_ns):
-        key = (request.phase, request.session, request.cycle, request.agent)
-        if key in last and last[key].turn < request.turn:
-            previous[request.index] = last[key]
-        last[key] = request
+    sent = sorted(load, key=lambda each: each.sent_ns or each.planned_ns)
+    before_of = zip(sent, calls_before(sent), strict=True)
+    previous = {request.index: sent[place] for request, place in before_of if place is not None}
     for request in inside:
         before = previous.get(request.index)
         if request.cached_tokens is None or request.prompt_tokens is None:

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bakeoff.results.compare.series import Change, Doubt, Drift, Outcome, Series, outcome_of
+from bakeoff.results.compare.series import SOUGHT, Change, Doubt, Drift, Outcome, Series, outcome_of
 from bakeoff.results.metrics import CATALOGUE
 from bakeoff.results.report.terminal_table import terminal_table
 from bakeoff.results.text.format import ABSENT, plain, ratio_change_text, value_text
@@ -18,7 +18,9 @@ _DOUBTS = {
     Doubt.TOO_FEW: "has too few runs to detect a step",
     Doubt.NO_VALUE: "has no value in the newest run",
     Doubt.ZERO: "is 0 in the newest run",
-    Doubt.TOO_NOISY: "varies too much for its number of runs to show a step of 10 %: more runs narrow it",
+    Doubt.TOO_NOISY: (
+        f"varies too much for its number of runs to show a step of {100 * SOUGHT:g} %: more runs narrow it"
+    ),
     Doubt.OUTLIER: "is much worse in the newest run: more runs will show whether it stays",
 }
 _OUTCOMES = {

@@ -123,7 +123,7 @@ def course(values: Sequence[float]) -> Course:
         autocorrelation,
         math.exp(expected),
         newest_p,
-        model.detectable(segments[0]) if len(segments) == 1 else None,
+        model.detectable(segments),
     )
 
 
@@ -170,12 +170,13 @@ class _Model:
         p_value = t_tails((after - before) / error, degrees)
         return ChangePoint(right.first, math.exp(before), math.exp(after), p_value)
 
-    def detectable(self, segment: Segment) -> float | None:
-        """See `Course.detectable`; a step that hides in the segment's variance makes it large."""
-        if segment.is_line:
+    def detectable(self, segments: Sequence[Segment]) -> float | None:
+        """See `Course.detectable`; a step that hides in the variance makes it large."""
+        first, *others = segments
+        if others or first.is_line:
             return None
-        middle, whole = (segment.first + segment.end) // 2, self._fit(segment)
-        left, right = self._fit(Segment(segment.first, middle)), self._fit(Segment(middle, segment.end))
+        middle, whole = first.end // 2, self._fit(first)
+        left, right = self._fit(Segment(0, middle)), self._fit(Segment(middle, first.end))
         variance = max(whole.squares / whole.degrees, self._least_variance)
         error = math.sqrt(variance * (left.variance_at(middle - 0.5) + right.variance_at(middle - 0.5)))
         return math.exp(min(_MOST_LOG, t_quantile(1 - _MAX_P / 2, left.degrees + right.degrees) * error))

@@ -233,6 +233,15 @@ def test_sessions_in_progress_have_words_of_their_own_at_each_start_of_the_load(
     assert not first & {content for pool in (traffic.window, *pools(traffic)) for content in contents(pool)}
 
 
+@pytest.mark.parametrize("load", [CLOSED, OPEN])
+def test_a_ramp_has_words_of_its_own_at_each_start_of_the_load_and_equal_lengths(planner_of: Any, load: Load):
+    traffic = planner_of(workload=TALK).traffic(load, 1, "a")
+    first, again = (traffic.ramp_again(number).plan for number in (0, 1))
+    assert traffic.ramp.plan is first
+    assert not set(contents(first)) & set(contents(again))
+    assert first.shape_sha256 == again.shape_sha256
+
+
 def test_a_warm_cache_holds_the_sessions_in_progress_as_well(planner_of: Any):
     traffic = planner_of(**trial(cache="warm", max_requests=None)).traffic(CLOSED, 1, "a")
     beginning = traffic.begin(pace=PACE)
