@@ -25,7 +25,7 @@ class Role(StrEnum):
 
 
 class Balance(StrEnum):
-    """How the client divides requests among addresses; :mod:`bakeoff.harness.client.balancing` has the rules."""
+    """How the client divides requests among addresses; :mod:`bakeoff.harness.client.wire.balancing` has the rules."""
 
     ROUND_ROBIN = "round-robin"
     """In turn."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from bakeoff.harness.client.token_counts import apportion
+from bakeoff.harness.client.decode.token_counts import apportion
 from bakeoff.harness.experiment.config import TrialConfig
 from bakeoff.harness.host.environment import VERSION
 from bakeoff.harness.verdict.evidence import Evidence

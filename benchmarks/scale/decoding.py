@@ -19,9 +19,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from bakeoff import engines
-from bakeoff.harness.client.decode import decode_stream
-from bakeoff.harness.client.decoding import decode_log
-from bakeoff.harness.client.orders import Format
+from bakeoff.harness.client.decode.exchange import decode_stream
+from bakeoff.harness.client.decode.log import decode_log
+from bakeoff.harness.client.wire.orders import Format
 from bakeoff.harness.host.threads import in_thread
 from bakeoff.results.files.frames import FrameAppender
 from bakeoff.results.log.store import TrialFolder

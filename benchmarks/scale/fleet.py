@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bakeoff.harness.client import Fleet
-from bakeoff.harness.client.orders import Order, Reply
-from bakeoff.harness.client.worker_host import WorkerClock
+from bakeoff.harness.client.fleet.worker_host import WorkerClock
+from bakeoff.harness.client.wire.orders import Order, Reply
 from bakeoff.harness.experiment.config import Experiment
 from bakeoff.harness.host.clock import run_virtual
 from bakeoff.harness.virtual import Fixed, PerToken, VirtualEngine, VirtualWorld, run_in, virtual_experiment

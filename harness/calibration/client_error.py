@@ -14,8 +14,8 @@ import numpy as np
 
 from bakeoff.engines.dialects import ReferenceDialect
 from bakeoff.harness.client import Closed, Fleet, LoadResult, Open, decode_stream
-from bakeoff.harness.client.fleet import LoadOrder
-from bakeoff.harness.client.wire import WireSession, wire_sessions
+from bakeoff.harness.client.fleet.fleet import LoadOrder
+from bakeoff.harness.client.wire.plan import WireSession, wire_sessions
 from bakeoff.harness.errors import ClientFailed
 from bakeoff.harness.host.scratch import scratch_folder
 from bakeoff.harness.truth import Answered, Schedule, truth_process

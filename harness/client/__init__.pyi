@@ -1,9 +1,9 @@
-from .decode import decode_stream
-from .driver import Driver, Issue
-from .fleet import Fleet, LoadResult, local_fleet
-from .http import HttpTransport
-from .orders import Closed, Open
-from .transport import StreamLog, Transport
+from .decode.exchange import decode_stream
+from .fleet.fleet import Fleet, LoadResult, local_fleet
+from .wire.http import HttpTransport
+from .wire.orders import Closed, Open
+from .wire.transport import StreamLog, Transport
+from .worker.driver import Driver, Issue
 
 __all__ = [
     "Closed",

@@ -9,7 +9,7 @@ import msgspec
 from bakeoff.engines import Engine, Launch, Server, attached
 from bakeoff.engines.addresses import Address, Balance, Role, labels_of, targets_of
 from bakeoff.engines.base import PrefixCacheFacts, ReportsPrefixCache, addresses_of
-from bakeoff.harness.client.orders import Division, Target
+from bakeoff.harness.client.wire.orders import Division, Target
 from bakeoff.harness.telemetry import OwnProcesses, ServerPage, page_of
 from bakeoff.harness.telemetry.own_processes import own_processes
 from bakeoff.results.records import AddressDescription, EngineDescription

@@ -2,7 +2,7 @@
 
 from bakeoff.engines.dialects import Dialect
 from bakeoff.engines.request_shape import reshaped
-from bakeoff.harness.client.wire import OfClass
+from bakeoff.harness.client.wire.plan import OfClass
 from bakeoff.harness.experiment.config import Experiment
 
 

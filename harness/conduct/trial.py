@@ -10,7 +10,7 @@ import msgspec
 
 from bakeoff.engines import Server
 from bakeoff.harness.client import Fleet, Issue, LoadResult
-from bakeoff.harness.client.decoding import decode_log
+from bakeoff.harness.client.decode.log import decode_log
 from bakeoff.harness.conduct.addresses import (
     division_of,
     pages_of,

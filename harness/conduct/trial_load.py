@@ -9,9 +9,9 @@ import msgspec
 from bakeoff.engines import Server
 from bakeoff.engines.addresses import replica_header_of
 from bakeoff.harness.client import Closed, Fleet, LoadResult
-from bakeoff.harness.client.fleet import LoadOrder, Share
-from bakeoff.harness.client.orders import Format
-from bakeoff.harness.client.wire import WireSession, new_nonce, wire_sessions
+from bakeoff.harness.client.fleet.fleet import LoadOrder, Share
+from bakeoff.harness.client.wire.orders import Format
+from bakeoff.harness.client.wire.plan import WireSession, new_nonce, wire_sessions
 from bakeoff.harness.conduct.addresses import division_of, reset_caches, target_servers
 from bakeoff.harness.conduct.engine_start import EngineUnderTest
 from bakeoff.harness.conduct.kernels import LOAD_S

@@ -12,9 +12,9 @@ import msgspec
 
 from bakeoff.engines import Engine, Server
 from bakeoff.harness.client import Closed, Fleet
-from bakeoff.harness.client.decode import is_success
-from bakeoff.harness.client.fleet import LoadOrder
-from bakeoff.harness.client.wire import wire_sessions
+from bakeoff.harness.client.fleet.fleet import LoadOrder
+from bakeoff.harness.client.wire.plan import wire_sessions
+from bakeoff.harness.client.wire.stream_content import is_success
 from bakeoff.harness.conduct.traffic_classes import classes_of
 from bakeoff.harness.experiment.config import TrialConfig
 from bakeoff.harness.host.scratch import scratch_folder

@@ -27,7 +27,7 @@ from bakeoff.engines.models import resolve
 from bakeoff.engines.server import require_listener
 from bakeoff.harness.calibration.client_error import Shape, calibrate
 from bakeoff.harness.client import Fleet, local_fleet
-from bakeoff.harness.client.ray_fleet import ray_fleet
+from bakeoff.harness.client.fleet.ray_fleet import ray_fleet
 from bakeoff.harness.conduct.engine_start import EngineUnderTest, started
 from bakeoff.harness.conduct.replica_control import Control, control_of
 from bakeoff.harness.conduct.replicas import ONE, Replicas

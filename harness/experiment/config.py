@@ -7,7 +7,7 @@ import msgspec
 
 from bakeoff.engines import Deployment, EngineSpec, records_requests
 from bakeoff.engines.request_shape import RequestShape
-from bakeoff.harness.client.live_history import History
+from bakeoff.harness.client.wire.live_history import History
 from bakeoff.harness.errors import BadExperiment
 from bakeoff.harness.experiment.faults import Fault
 from bakeoff.harness.host.machine_state import MAX_FOREIGN_SHARE

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 
 from bakeoff.engines.dialects import Dialect, TakesTokenIds, holds_to_schema
 from bakeoff.engines.errors import BadOption
-from bakeoff.harness.client.live_history import History
-from bakeoff.harness.client.rendering import asking, written_out
+from bakeoff.harness.client.wire.live_history import History
+from bakeoff.harness.client.wire.rendering import asking, written_out
 from bakeoff.harness.errors import BadExperiment
 from bakeoff.workloads import Tokenizer, Turn
 

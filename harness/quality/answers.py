@@ -3,7 +3,7 @@
 import msgspec
 
 from bakeoff.engines.dialects import Dialect, TokenKind, holds_to_schema
-from bakeoff.harness.client.stream_content import DecodedStream, read_stream
+from bakeoff.harness.client.wire.stream_content import DecodedStream, read_stream
 from bakeoff.harness.quality.scorer import Line
 from bakeoff.results.metrics.quality import QualitySample
 from bakeoff.results.records import RequestRecord, StreamRecord

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from bakeoff.harness.client.orders import RAMP_REQUESTS
-from bakeoff.harness.client.steady import CHECK_GROWTH, RAMP_ANSWERS
+from bakeoff.harness.client.wire.orders import RAMP_REQUESTS
+from bakeoff.harness.client.worker.steady import CHECK_GROWTH, RAMP_ANSWERS
 from bakeoff.harness.experiment.config import Experiment, TrialConfig
 from bakeoff.harness.traffic.plan_file import PlanFile
 from bakeoff.harness.traffic.session_law import Begun, SessionLaw

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 import numpy as np
 
-from bakeoff.harness.client.orders import Closed
+from bakeoff.harness.client.wire.orders import Closed
 from bakeoff.harness.experiment.config import MAX_SECONDS, TrialConfig
 from bakeoff.harness.rules.rule_set import Rules, Start
 from bakeoff.harness.traffic.beginning import last_answered, rest_of

@@ -3,10 +3,10 @@
 import math
 from collections.abc import Callable, Iterable, Iterator
 
-from bakeoff.harness.client.fleet import SteadyPlan, WindowPlan, WirePool
-from bakeoff.harness.client.orders import Open, Ramped, Steady
-from bakeoff.harness.client.steady import OVERDUE_ANSWERS
-from bakeoff.harness.client.wire import WireSession
+from bakeoff.harness.client.fleet.fleet import SteadyPlan, WindowPlan, WirePool
+from bakeoff.harness.client.wire.orders import Open, Ramped, Steady
+from bakeoff.harness.client.wire.plan import WireSession
+from bakeoff.harness.client.worker.steady import OVERDUE_ANSWERS
 from bakeoff.harness.experiment.config import TrialConfig, is_steady
 from bakeoff.harness.traffic.beginning import PLANNING_S, Beginning, ramp_s
 from bakeoff.harness.traffic.plan_file import PlanFile

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bakeoff.harness.client.plausibility import is_miscounted
+from bakeoff.harness.client.wire.plausibility import is_miscounted
 from bakeoff.results.columns import UNKNOWN
 from bakeoff.results.findings import Finding, FindingCode, invalid, warning
 from bakeoff.results.metrics.kinds import first_visible_ns

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from bakeoff.harness.client.loop_lag import BUSY_SHARE, SOURCE, STALL_NS
+from bakeoff.harness.client.worker.loop_lag import BUSY_SHARE, SOURCE, STALL_NS
 from bakeoff.results.columns import UNKNOWN
 from bakeoff.results.findings import Finding, FindingCode, invalid
 from bakeoff.results.metrics import latency

@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 
 from bakeoff.engines import Access, Server
-from bakeoff.harness.client.transport import Ended, StreamLog
+from bakeoff.harness.client.wire.transport import Ended, StreamLog
 from bakeoff.harness.host.clock import LoopClock
 from bakeoff.harness.truth.answered import CompletionRequest
 from bakeoff.harness.virtual.answer import HANGS, STATUS, Answer, answer_of, chunks_of, refusal

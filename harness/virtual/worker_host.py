@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bakeoff.engines.dialects import HttpRequest
-from bakeoff.harness.client.driver import Issue
-from bakeoff.harness.client.load_runner import LoadEnvironment, LoadRunner
-from bakeoff.harness.client.orders import Done, Order, Prepare, Reply
-from bakeoff.harness.client.transport import Ended, StreamLog
-from bakeoff.harness.client.worker_host import WorkerClock
+from bakeoff.harness.client.fleet.worker_host import WorkerClock
+from bakeoff.harness.client.wire.orders import Done, Order, Prepare, Reply
+from bakeoff.harness.client.wire.transport import Ended, StreamLog
+from bakeoff.harness.client.worker.driver import Issue
+from bakeoff.harness.client.worker.load_runner import LoadEnvironment, LoadRunner
 from bakeoff.harness.errors import WorkerLost
 from bakeoff.harness.host.clock import Clock, LoopClock
 from bakeoff.harness.truth.answered import CompletionRequest
@@ -20,7 +20,7 @@ from bakeoff.results.records import Phase, StreamEnd
 
 
 class VirtualTransport:
-    """A :class:`~bakeoff.harness.client.transport.Transport` to one virtual server.
+    """A :class:`~bakeoff.harness.client.wire.transport.Transport` to one virtual server.
 
     Reads are written into a log only when its exchange ends or is dropped: nothing looks at them before.
 
@@ -51,7 +51,7 @@ class VirtualTransport:
         return completion_request(request.path, body_of(request.path, request.body), "virtual"), prompt
 
     def start(self, prepared: tuple[CompletionRequest, str], log: StreamLog, ended: Ended) -> None:
-        """See :class:`~bakeoff.harness.client.transport.Transport`."""
+        """See :class:`~bakeoff.harness.client.wire.transport.Transport`."""
 
         def on_end(log: StreamLog) -> None:
             if log.end is StreamEnd.COMPLETE:
@@ -67,7 +67,7 @@ class VirtualTransport:
             self._dialling[log] = loop.call_later(self._dial_s, self._dialled, exchange)
 
     def drop(self, log: StreamLog) -> None:
-        """See :class:`~bakeoff.harness.client.transport.Transport`."""
+        """See :class:`~bakeoff.harness.client.wire.transport.Transport`."""
         if handle := self._dialling.pop(log, None):
             handle.cancel()
         else:
@@ -82,7 +82,7 @@ class VirtualTransport:
 
 
 class VirtualWorkerHost:
-    """A :class:`~bakeoff.harness.client.worker_host.WorkerHost` in this process.
+    """A :class:`~bakeoff.harness.client.fleet.worker_host.WorkerHost` in this process.
 
     Args:
         environment: provides transports and a clock.
@@ -153,7 +153,7 @@ class VirtualWorkerHost:
 
 
 class VirtualEnvironment:
-    """A :class:`~bakeoff.harness.client.load_runner.LoadEnvironment` that reaches the virtual servers.
+    """A :class:`~bakeoff.harness.client.worker.load_runner.LoadEnvironment` that reaches the virtual servers.
 
     Args:
         servers: running servers by base URL; may change between loads.
@@ -177,7 +177,7 @@ class VirtualEnvironment:
 
 
 class NoMeter:
-    """A :class:`~bakeoff.harness.client.load_runner.Meter` that reads zero: virtual loads cost nothing."""
+    """A :class:`~bakeoff.harness.client.worker.load_runner.Meter` that reads zero: virtual loads cost nothing."""
 
     def begin(self) -> None:
         """Do nothing."""

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from bakeoff.engines.dialects import Dialect
 from bakeoff.harness.client import HttpTransport, StreamLog, decode_stream
-from bakeoff.harness.client.http import Connection
+from bakeoff.harness.client.wire.http import Connection
 from bakeoff.results.records import Phase, RequestRecord, StreamRecord
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"

@@ -5,8 +5,8 @@ from typing import Any, TypeVar
 
 from bakeoff.engines.dialects import ReferenceDialect
 from bakeoff.harness.client import Driver
-from bakeoff.harness.client.fake import ScriptedTransport
-from bakeoff.harness.client.wire import WireSession, wire_sessions
+from bakeoff.harness.client.wire.fake import ScriptedTransport
+from bakeoff.harness.client.wire.plan import WireSession, wire_sessions
 from bakeoff.harness.host.clock import LoopClock, run_virtual
 from bakeoff.results.records import StreamRecord
 from bakeoff.workloads import PlannedSession

@@ -10,8 +10,8 @@ import uvloop
 
 from bakeoff.engines.dialects import ReferenceDialect
 from bakeoff.harness.client import Closed, Fleet, LoadResult, Open
-from bakeoff.harness.client.fleet import LoadOrder
-from bakeoff.harness.client.wire import WireSession, wire_sessions
+from bakeoff.harness.client.fleet.fleet import LoadOrder
+from bakeoff.harness.client.wire.plan import WireSession, wire_sessions
 from bakeoff.harness.truth import Schedule, Truth, truth_process
 from bakeoff.results.log.store import TrialFolder
 from bakeoff.results.records import StreamRecord

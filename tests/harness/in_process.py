@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
 
 from bakeoff.harness.client import Fleet, HttpTransport
-from bakeoff.harness.client.orders import Prepare
+from bakeoff.harness.client.wire.orders import Prepare
 from bakeoff.harness.conduct.world import RealWorld, Telemetry
 from bakeoff.harness.experiment.config import ClientConfig
 from bakeoff.harness.host.clock import Clock, MonotonicClock
@@ -14,7 +14,7 @@ from bakeoff.harness.virtual.worker_host import NoMeter, VirtualWorkerHost
 
 
 class _Sockets:
-    """A :class:`~bakeoff.harness.client.load_runner.LoadEnvironment`: this machine, on the loop of the test."""
+    """A :class:`~bakeoff.harness.client.worker.load_runner.LoadEnvironment`: this machine, on the loop of the test."""
 
     def transport(self, order: Prepare) -> HttpTransport:
         return HttpTransport(order.base_url, order.access)

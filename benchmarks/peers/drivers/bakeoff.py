@@ -15,8 +15,8 @@ import numpy as np
 
 from bakeoff.engines.dialects import ReferenceDialect
 from bakeoff.harness.client import Closed, Open, decode_stream, local_fleet
-from bakeoff.harness.client.fleet import LoadOrder
-from bakeoff.harness.client.wire import wire_sessions
+from bakeoff.harness.client.fleet.fleet import LoadOrder
+from bakeoff.harness.client.wire.plan import wire_sessions
 from bakeoff.results.log.store import TrialFolder
 from bakeoff.results.metrics import latency
 from bakeoff.results.metrics.declaration import known

@@ -13,8 +13,8 @@ import msgspec
 from bakeoff.engines import pick_port
 from bakeoff.engines.dialects import ReferenceDialect
 from bakeoff.harness.client import Closed, decode_stream, local_fleet
-from bakeoff.harness.client.fleet import LoadOrder
-from bakeoff.harness.client.wire import wire_sessions
+from bakeoff.harness.client.fleet.fleet import LoadOrder
+from bakeoff.harness.client.wire.plan import wire_sessions
 from bakeoff.harness.truth import Fault, Schedule, truth_process
 from bakeoff.results.log.store import TrialFolder
 from bakeoff.results.records import Outcome, RequestRecord

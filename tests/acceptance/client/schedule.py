@@ -16,8 +16,8 @@ import numpy as np
 from bakeoff.engines import pick_port
 from bakeoff.engines.dialects import ReferenceDialect
 from bakeoff.harness.client import Open, decode_stream, local_fleet
-from bakeoff.harness.client.fleet import LoadOrder
-from bakeoff.harness.client.wire import WireSession, wire_sessions
+from bakeoff.harness.client.fleet.fleet import LoadOrder
+from bakeoff.harness.client.wire.plan import WireSession, wire_sessions
 from bakeoff.harness.truth import Schedule, truth_process
 from bakeoff.harness.verdict.evidence import Evidence
 from bakeoff.harness.verdict.judge import judge

@@ -18,10 +18,10 @@ from pathlib import Path
 
 from bakeoff.engines.dialects import ReferenceDialect
 from bakeoff.harness.client import Driver, Issue, decode_stream
-from bakeoff.harness.client.fake import ScriptedTransport
-from bakeoff.harness.client.orders import Pool
-from bakeoff.harness.client.wire import read_wire, wire_sessions, write_wire
-from bakeoff.harness.client.worker import peak_rss_bytes
+from bakeoff.harness.client.wire.fake import ScriptedTransport
+from bakeoff.harness.client.wire.orders import Pool
+from bakeoff.harness.client.wire.plan import read_wire, wire_sessions, write_wire
+from bakeoff.harness.client.worker.process import peak_rss_bytes
 from bakeoff.harness.host.clock import LoopClock, run_virtual
 from bakeoff.results.files.frames import FrameAppender
 from bakeoff.results.log.store import TrialFolder

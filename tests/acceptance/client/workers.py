@@ -21,11 +21,11 @@ import uvloop
 
 from bakeoff.engines.dialects import ReferenceDialect
 from bakeoff.harness.client import Closed, Fleet, LoadResult, Open, local_fleet
-from bakeoff.harness.client.fleet import LoadOrder
-from bakeoff.harness.client.local_worker import LocalWorker
-from bakeoff.harness.client.orders import Order, Prepare
-from bakeoff.harness.client.ray_fleet import ray_fleet
-from bakeoff.harness.client.wire import WireSession, wire_sessions
+from bakeoff.harness.client.fleet.fleet import LoadOrder
+from bakeoff.harness.client.fleet.local_worker import LocalWorker
+from bakeoff.harness.client.fleet.ray_fleet import ray_fleet
+from bakeoff.harness.client.wire.orders import Order, Prepare
+from bakeoff.harness.client.wire.plan import WireSession, wire_sessions
 from bakeoff.harness.truth import Schedule, truth_process
 from bakeoff.results.log.store import TrialFolder
 from bakeoff.results.records import StreamEnd, StreamRecord
@@ -48,7 +48,7 @@ class WorkerWithServer(LocalWorker):
     url = ""
 
     async def send(self, order: Order) -> None:
-        """See :class:`~bakeoff.harness.client.worker_host.WorkerHost`."""
+        """See :class:`~bakeoff.harness.client.fleet.worker_host.WorkerHost`."""
         await super().send(msgspec.structs.replace(order, base_url=self.url) if isinstance(order, Prepare) else order)
 
 

@@ -17,7 +17,7 @@ from benchmarks.bars import Bars
 from tests.acceptance.disturbed import DisturbedRun
 
 MAX_EXCESS_S = 15.0
-CHILDREN = {"worker": "bakeoff.harness.client", "sampler": "bakeoff.harness.telemetry"}
+CHILDREN = {"worker": "bakeoff.harness.client.worker", "sampler": "bakeoff.harness.telemetry"}
 
 
 def bench(url: str) -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from bakeoff.harness.client.token_counts import apportion
+from bakeoff.harness.client.decode.token_counts import apportion
 from bakeoff.results.records import Outcome, Phase, RequestRecord, StreamEnd
 from bakeoff.results.views.import_vllm import read_vllm, requests_of
 from benchmarks.peers.aiperf import AiPerf

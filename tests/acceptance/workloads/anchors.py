@@ -16,7 +16,7 @@ import msgspec
 import tokenizers
 
 from bakeoff.engines.dialects import ReferenceDialect
-from bakeoff.harness.client.wire import wire_sessions
+from bakeoff.harness.client.wire.plan import wire_sessions
 from bakeoff.workloads import EndlessCache, PlannedSession, Replay, Seed, Tokenizer, arrival, workload
 from bakeoff.workloads.dispersion import ArrivalStatistics
 from bakeoff.workloads.presets import preset_names

@@ -23,7 +23,7 @@ from bakeoff.engines.dialects import (
     Usage,
     holds_to_schema,
 )
-from bakeoff.harness.client.token_counts import token_counts
+from bakeoff.harness.client.decode.token_counts import token_counts
 from bakeoff.results.records import TokenSource
 from bakeoff.workloads import Message, Turn
 from tests.engines.schema import body_problems, load_spec

@@ -27,7 +27,7 @@ from bakeoff.engines.dialects import (
     VllmDialect,
 )
 from bakeoff.engines.request_shape import RequestShape, ShapedDialect
-from bakeoff.harness.client.wire import wire_sessions
+from bakeoff.harness.client.wire.plan import wire_sessions
 from bakeoff.workloads import Message, PlannedSession, Session, Turn
 from bakeoff.workloads.types import Image
 

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from bakeoff.engines.dialects import ReferenceDialect
 from bakeoff.harness.client import Driver
-from bakeoff.harness.client.fake import ScriptedTransport
-from bakeoff.harness.client.wire import wire_sessions
+from bakeoff.harness.client.wire.fake import ScriptedTransport
+from bakeoff.harness.client.wire.plan import wire_sessions
 from bakeoff.harness.host.clock import LoopClock, run_virtual
 from tests.harness.queueing import simulated_ttfts_s
 from tests.harness.samples import FINISH, TOKEN, MemoryRecorder, opened

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bakeoff.harness.client import Driver, Issue
-from bakeoff.harness.client.fake import ScriptedTransport
+from bakeoff.harness.client.wire.fake import ScriptedTransport
 from bakeoff.results.records import StreamRecord
 from bakeoff.workloads import PlannedSession, Replay, Seed, Tokenizer, plan_recorded
 from tests.harness.driving import ANSWER, S, drive, wire

@@ -8,8 +8,8 @@ from functools import lru_cache
 import pytest
 
 from bakeoff.engines.dialects import HttpRequest
-from bakeoff.harness.client.fake import ScriptedTransport
-from bakeoff.harness.client.transport import Ended, StreamLog
+from bakeoff.harness.client.wire.fake import ScriptedTransport
+from bakeoff.harness.client.wire.transport import Ended, StreamLog
 from bakeoff.harness.host.clock import LoopClock
 from bakeoff.results.records import StreamEnd, StreamRecord
 from bakeoff.workloads import PlannedSession, Session, Turn

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from bakeoff.engines import Access
-from bakeoff.harness.client.redaction import redacting_recorder
+from bakeoff.harness.client.worker.redaction import redacting_recorder
 from bakeoff.results.records import Phase, StreamEnd, StreamRecord
 from tests.harness.samples import MemoryRecorder
 

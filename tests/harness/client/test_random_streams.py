@@ -1,7 +1,7 @@
 """Random event streams decode to the records that an oracle states."""
 
 from bakeoff.engines.dialects import OpenAiDialect
-from bakeoff.harness.client.decode import decode_stream
+from bakeoff.harness.client.decode.exchange import decode_stream
 from bakeoff.results.records import Outcome, Phase, RequestRecord, StreamEnd, StreamRecord
 from tests.harness.client.random_streams import Stream, stream
 

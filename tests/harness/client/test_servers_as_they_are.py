@@ -11,8 +11,8 @@ import msgspec
 import pytest
 
 from bakeoff.engines.dialects import OpenAiDialect, TokenDelta
-from bakeoff.harness.client.decode import decode_stream
-from bakeoff.harness.client.stream_content import is_answer
+from bakeoff.harness.client.decode.exchange import decode_stream
+from bakeoff.harness.client.wire.stream_content import is_answer
 from bakeoff.results.records import Outcome, Phase, RequestRecord, StreamEnd, StreamRecord, TokenSource
 from bakeoff.workloads import Tokenizer
 

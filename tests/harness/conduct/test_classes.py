@@ -12,7 +12,7 @@ from bakeoff import results
 from bakeoff.engines import Deployment, dialect
 from bakeoff.engines.errors import BadOption
 from bakeoff.engines.request_shape import RequestShape, reshaped
-from bakeoff.harness.client.wire import OfClass, wire_sessions
+from bakeoff.harness.client.wire.plan import OfClass, wire_sessions
 from bakeoff.harness.errors import BadExperiment
 from bakeoff.harness.experiment.config import Experiment
 from bakeoff.harness.experiment.reading import experiment_from

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from bakeoff.harness.client import local_worker
-from bakeoff.harness.client.local_worker import LocalWorker
-from bakeoff.harness.client.orders import ClockTime, ReadClock
+from bakeoff.harness.client.fleet import local_worker
+from bakeoff.harness.client.fleet.local_worker import LocalWorker
+from bakeoff.harness.client.wire.orders import ClockTime, ReadClock
 from bakeoff.harness.conduct.run import create_run, run_experiment
 from bakeoff.harness.conduct.world import inside
 from bakeoff.harness.errors import WorkerLost

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from bakeoff import results
-from bakeoff.harness.client.orders import Ramped
+from bakeoff.harness.client.wire.orders import Ramped
 from bakeoff.harness.conduct.run import create_run, run_experiment
 from bakeoff.harness.experiment.reading import experiment_from
 from bakeoff.harness.virtual import VirtualEngine, VirtualWorld, run_in

@@ -9,8 +9,8 @@ import pytest
 
 from bakeoff.engines import attached
 from bakeoff.engines.dialects import ReferenceDialect
-from bakeoff.harness.client.fleet import LoadOrder
-from bakeoff.harness.client.wire import WireSession
+from bakeoff.harness.client.fleet.fleet import LoadOrder
+from bakeoff.harness.client.wire.plan import WireSession
 from bakeoff.harness.conduct.warm_up import WarmUp, WarmUpResult
 from bakeoff.harness.experiment.config import TrialConfig
 from bakeoff.results.files.frames import FrameAppender

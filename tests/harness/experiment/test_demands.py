@@ -27,7 +27,7 @@ from bakeoff.engines.dialects import (
     holds_to_schema,
 )
 from bakeoff.engines.request_shape import RequestShape
-from bakeoff.harness.client.live_history import History
+from bakeoff.harness.client.wire.live_history import History
 from bakeoff.harness.errors import BadExperiment
 from bakeoff.harness.experiment.demands import refuse_unmet
 from bakeoff.workloads import Message, Turn, tokenizer_at

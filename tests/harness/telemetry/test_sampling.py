@@ -160,7 +160,7 @@ def test_the_sampler_ends_when_its_parent_is_gone(tmp_path: Path):
     assert not child.is_running()
 
 
-@pytest.mark.parametrize("process", ["bakeoff.harness.telemetry.__main__", "bakeoff.harness.client.worker"])
+@pytest.mark.parametrize("process", ["bakeoff.harness.telemetry.__main__", "bakeoff.harness.client.worker.process"])
 def test_what_starts_with_every_run_imports_little(process: str) -> None:
     code = f"import sys, {process}; print([m for m in ('aiohttp', 'pandas', 'scipy', 'rich') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], check=True, capture_output=True).stdout == b"[]\n"

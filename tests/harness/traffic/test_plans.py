@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from bakeoff.harness.client.fake import ScriptedTransport
-from bakeoff.harness.client.orders import Ramped
+from bakeoff.harness.client.wire.fake import ScriptedTransport
+from bakeoff.harness.client.wire.orders import Ramped
 from bakeoff.harness.experiment.config import Experiment
 from bakeoff.harness.experiment.reading import experiment_from
 from bakeoff.harness.traffic.beginning import Beginning

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from bakeoff.harness.client.loop_lag import BUSY_SHARE, NAMES, SOURCE
+from bakeoff.harness.client.worker.loop_lag import BUSY_SHARE, NAMES, SOURCE
 from bakeoff.harness.verdict.punctuality import off_schedule, stalled
 from bakeoff.results.findings import FindingCode, invalid
 from bakeoff.results.records import RequestRecord, TelemetryRecord

@@ -1,0 +1,1 @@
+"""Makes requests of what was recorded, once the load has ended."""

@@ -1,0 +1,167 @@
+"""Decodes raw reads into request records: pure functions, run after the trial."""
+
+from collections.abc import Iterable
+from http import HTTPStatus
+
+from bakeoff.engines.dialects import Dialect, TokenDelta, TokenKind
+from bakeoff.engines.dialects.failures import clip, refusal
+from bakeoff.engines.secrets import masked
+from bakeoff.harness.client.decode.scoring import Answer, is_right
+from bakeoff.harness.client.decode.token_counts import (
+    counted,
+    counts_of_whole,
+    hidden_tokens,
+    own_counts,
+    streamed_tokens,
+    token_counts,
+)
+from bakeoff.harness.client.wire.stream_content import (
+    COMPRESSED,
+    FIRST_CHARS,
+    DecodedStream,
+    is_compressed,
+    is_object,
+    is_success,
+    read_stream,
+)
+from bakeoff.results.records import Exchange, Outcome, RequestRecord, StreamEnd, StreamRecord
+from bakeoff.workloads import Tokenizer
+from bakeoff.workloads.types import Check, Expected
+
+_TRANSPORT_OUTCOMES = {
+    StreamEnd.REFUSED: Outcome.REFUSED,
+    StreamEnd.TIMEOUT: Outcome.TIMEOUT,
+    StreamEnd.CANCELLED: Outcome.CANCELLED,
+    StreamEnd.RESET: Outcome.STREAM_ERROR,
+    StreamEnd.TOO_LARGE: Outcome.TOO_LARGE,
+}
+_LETTERS = {TokenKind.TEXT: "t", TokenKind.REASONING: "r", TokenKind.TOOL: "c"}
+_FIELDS = (b":", b"data:", b"event:", b"id:", b"retry:")
+
+
+def decode_stream(stream: StreamRecord, dialect: Dialect, tokenizer: Tokenizer | None) -> RequestRecord:
+    """Decode one exchange.
+
+    Args:
+        stream: its raw log.
+        dialect: of the engine.
+        tokenizer: the model's, for engines that send neither ids nor one token per chunk.
+
+    Returns:
+        the record. Its outcome is the first that applies: an HTTP status other than 200, a fault in the stream, a
+        failure of the transport, a missing finish reason (if the format has one), no token; else ok.
+    """
+    refused = None
+    if not is_success(stream.status):
+        decoded = DecodedStream()
+        body = b"".join(stream.reads)
+        refused = _refusal(dialect, stream.status or 0, body)
+        if stream.detail and 300 <= (stream.status or 0) < 400:
+            refused = f"HTTP {stream.status}: redirects to {clip(stream.detail.encode())}"
+    else:
+        decoded = read_stream(stream, dialect)
+        if decoded.last_event_ns is None and stream.end is StreamEnd.COMPLETE and stream.is_streamed:
+            decoded.fault = _no_stream(stream, dialect)
+    outcome, error = _outcome(stream, decoded, refused, by_closing=dialect.ends_by_closing)
+    usage = decoded.usage
+    pieces = [delta for _, delta in decoded.deltas]
+    own = own_counts(len(pieces), decoded.stated, stream.requested_output_tokens) if stream.is_streamed else None
+    output_tokens = streamed_tokens(usage, pieces) if own is None else sum(own)
+    if stream.is_streamed:
+        is_stated = own or output_tokens == usage.output_tokens
+        deltas = counted(decoded.deltas, decoded.stated, own) if is_stated else decoded.deltas
+        counts, source = token_counts(
+            deltas, output_tokens, tokenizer, stream.requested_output_tokens, hides_reasoning=usage.hides_reasoning
+        )
+    else:
+        counts, source = counts_of_whole(pieces, output_tokens, tokenizer)
+    return RequestRecord(
+        **{name: getattr(stream, name) for name in Exchange.__struct_fields__},
+        outcome=outcome,
+        first_byte_ns=stream.read_ns[0] if stream.read_ns else None,
+        chunk_ns=[t_ns for t_ns, _ in decoded.deltas],
+        chunk_tokens=counts,
+        chunk_kinds=_kinds(pieces),
+        textless_chunks=[i for i, (_, delta) in enumerate(decoded.deltas) if not delta.text],
+        empty_chunk_ns=decoded.empty_chunk_ns,
+        usage_ns=decoded.usage_ns,
+        usage_in_choice=usage.in_choice,
+        last_event_ns=decoded.last_event_ns,
+        end=stream.end,
+        token_source=source,
+        prompt_tokens=usage.prompt_tokens,
+        output_tokens=output_tokens if output_tokens is not None else (sum(counts) or None),
+        cached_tokens=usage.cached_tokens,
+        reasoning_tokens=usage.reasoning_tokens,
+        hidden_tokens=hidden_tokens(usage, pieces),
+        image_tokens=usage.image_tokens,
+        finish_reason=decoded.finish,
+        is_right=_is_right(stream, decoded) if outcome is Outcome.OK else None,
+        error=masked(error) if error else None,
+        answer_id=decoded.answer_id,
+        text="".join(delta.text for _, delta in decoded.deltas),
+    )
+
+
+def _is_right(stream: StreamRecord, decoded: DecodedStream) -> bool | None:
+    """Whether the answer is right; None if it is not scored, or began before the load, so that only a part came."""
+    if stream.check is None or stream.part < 1:
+        return None
+    said = {kind: [delta.text for _, delta in decoded.deltas if delta.kind is kind] for kind in TokenKind}
+    answer = Answer("".join(said[TokenKind.TEXT]), said[TokenKind.TOOL], decoded.finish or "")
+    return is_right(Expected(Check(stream.check), stream.expected or ""), answer)
+
+
+def _kinds(deltas: Iterable[TokenDelta]) -> str:
+    kinds = "".join(_LETTERS[delta.kind] for delta in deltas)
+    return kinds if kinds.strip("t") else ""
+
+
+def _refusal(dialect: Dialect, status: int, body: bytes) -> str:
+    """The error of a response; as the OpenAI format has it where a dialect of another package raises."""
+    try:
+        return dialect.refusal(status, body)
+    except Exception:  # noqa: BLE001
+        return refusal(status, body)
+
+
+def _no_stream(stream: StreamRecord, dialect: Dialect) -> str | None:
+    """What an answer with status 200 is instead of a stream of events; None if it is one, or empty."""
+    body = b"".join(stream.reads)
+    if not body or body.lstrip().startswith(_FIELDS):
+        return None
+    if is_compressed(body):
+        return COMPRESSED
+    first, *others = body.strip().splitlines() or [b""]
+    if others and is_object(first) and is_object(others[-1]):
+        return (
+            "the answer is lines of JSON, as of Ollama's own API, and no stream of events; give the address of the "
+            "server's OpenAI API, which ends in /v1"
+        )
+    if b'"choices"' in body and is_object(body):
+        return "the server answers in one document although a stream was asked for; set stream = false (--no-stream)"
+    if is_object(body):
+        return _refusal(dialect, 200, body).removeprefix("HTTP 200: ")
+    return f"the answer is not a stream of events; it begins with: {clip(body, FIRST_CHARS)}"
+
+
+def _outcome(
+    stream: StreamRecord, decoded: DecodedStream, refused: str | None, *, by_closing: bool
+) -> tuple[Outcome, str | None]:
+    if refused is not None:
+        return Outcome.HTTP_ERROR, refused
+    if decoded.fault is not None and stream.end is not StreamEnd.TOO_LARGE:
+        return Outcome.STREAM_ERROR, decoded.fault
+    is_reset_behind = stream.end is StreamEnd.RESET and decoded.is_told_whole
+    if stream.end is not StreamEnd.COMPLETE and not is_reset_behind:
+        return _TRANSPORT_OUTCOMES[stream.end], stream.detail
+    if not decoded.is_whole and not by_closing:
+        missing = "a finish reason" if decoded.last_event_ns is not None or not stream.is_streamed else "any event"
+        behind = f", behind lines that are no event: {decoded.stray}" if decoded.stray else ""
+        status = f"HTTP {stream.status}: " if stream.status not in {None, HTTPStatus.OK} else ""
+        what = "stream" if stream.is_streamed else "answer"
+        return Outcome.TRUNCATED, f"{status}the {what} ended without {missing}{behind}"
+    if not decoded.deltas:
+        unread = f"; {decoded.unread}, which its events carry, is not read" if decoded.unread else ""
+        return Outcome.EMPTY, f"the answer has no token{unread}"
+    return Outcome.OK, None
