@@ -14,7 +14,7 @@ MODEL := smollm2-135m-instruct
 # Tests start hundreds of processes, each of which would compile our modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test install model browser peers check lint types layers unit nightly acceptance coverage docs site format clean
+.PHONY: help demo test install model browser peers check lint types layers ceilings unit nightly acceptance coverage docs site format clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z%-]+:.*## /{printf "  make %-24s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,7 +22,7 @@ help: ## Show this list
 demo: $(VENV)/.demo ## Set up, then run the main job: a table and an HTML report in four to seven minutes
 	$(BIN)/bakeoff demo
 
-test: install model browser lint types layers unit ## Set up, then lint, types, layers and all tests
+test: install model browser lint types layers ceilings unit ## Set up, then lint, types, layers, ceilings and all tests
 
 install: $(VENV)/.test ## Make the environment with all extras, versions pinned by constraints.txt
 
@@ -36,7 +36,7 @@ browser: ## Install Chromium from Debian's packages, for the tests that open the
 peers: $(VENV)/.test ## Install other load generators for make bench-client: five environments, about 6 GB, cached
 	$(BIN)/python -m benchmarks.peers.install
 
-check: lint types layers ## Check lint, types and layers, without tests
+check: lint types layers ceilings ## Check lint, types, layers and the amount of code, without tests
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
@@ -47,6 +47,9 @@ types: $(VENV)/.test
 
 layers: $(VENV)/.test
 	$(BIN)/lint-imports
+
+ceilings: $(VENV)/.test
+	$(BIN)/python -m tests.ceilings
 
 unit: $(VENV)/.test model ## Run all tests
 	BAKEOFF_TEST_MODEL="$$(cat $(VENV)/model-path)" $(BIN)/python -m pytest $(PARALLEL)

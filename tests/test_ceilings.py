@@ -1,0 +1,44 @@
+"""The counter behind the ceilings of the amount of code."""
+
+from tests.ceilings import broken, code_lines, counts, long_functions
+
+MODULE = '''"""A module
+of two lines."""
+
+import os
+from sys import (
+    path,
+)
+
+# A comment.
+LIMIT = 3
+"""What it limits."""
+
+
+def f(
+    a: int,
+) -> str:
+    """Doubles."""
+    text = """one
+    two"""
+
+    return text * a  # twice
+'''
+
+
+def test_code_lines_are_those_that_hold_code():
+    assert code_lines(MODULE) == 7  # LIMIT, three of the head, two of the text, return
+
+
+def test_a_function_of_more_than_sixty_lines_is_long():
+    body = "\n".join(f"    a{number} = 1" for number in range(59))
+    assert long_functions(f"def f():\n{body}") == 0
+    assert long_functions(f"def f():\n{body}\n    b = 1") == 1
+
+
+def test_a_count_above_its_ceiling_is_named():
+    now = counts("workloads")
+    assert list(broken({"workloads": now})) == []
+    assert list(broken({"workloads": {**now, "code_lines": now["code_lines"] - 2}})) == [
+        f"workloads: {now['code_lines']:,} code lines, 2 above the ceiling"
+    ]
