@@ -64,7 +64,7 @@ class FindingCode(StrEnum):
     RAMP_FAILED = "ramp_failed"
     """Every request of the ramp failed otherwise, so the load was ended before its window."""
     TOKENS_MISCOUNTED = "tokens_miscounted"
-    """The server claims more output tokens than its answers can have."""
+    """The server claims more or fewer output tokens than its answers can have, and nothing else counts them."""
     SATURATED = "saturated"
     """Open loop: the engine completed less work than was offered, beyond its noise."""
     NOT_STEADY = "not_steady"
@@ -114,6 +114,12 @@ class FindingCode(StrEnum):
     TOKENS_APPORTIONED = "tokens_apportioned"
     TOKENS_UNPLACED = "tokens_unplaced"
     """Most tokens of answers were not streamed, such as hidden reasoning, so that they have neither ITL nor TPOT."""
+    TOKENS_CONTRADICTED = "tokens_contradicted"
+    """Some of the server's counts contradict the rest of its answers, and are not used."""
+    BEHIND_END = "behind_end"
+    """Tokens came behind the mark that ends an answer; they are no part of it."""
+    BLANK_BEGINNING = "blank_beginning"
+    """Most answers begin with chunks in which nobody sees anything, long before the first visible one."""
     RESENT = "resent"
     """The server closed connections that it had promised to keep, so requests were sent again on new ones."""
     HIDDEN_REASONING = "hidden_reasoning"
@@ -224,6 +230,9 @@ _CAUSES: dict[FindingCode, Cause] = {
     FindingCode.PROMPT_LENGTH: Cause.EXPERIMENT,
     FindingCode.TOKENS_APPORTIONED: Cause.ENGINE,
     FindingCode.TOKENS_UNPLACED: Cause.ENGINE,
+    FindingCode.TOKENS_CONTRADICTED: Cause.ENGINE,
+    FindingCode.BEHIND_END: Cause.ENGINE,
+    FindingCode.BLANK_BEGINNING: Cause.ENGINE,
     FindingCode.RESENT: Cause.ENGINE,
     FindingCode.HIDDEN_REASONING: Cause.ENGINE,
     FindingCode.THINKING_IN_TEXT: Cause.EXPERIMENT,

@@ -97,9 +97,18 @@ class TokenSource(StrEnum):
     """Like ``APPORTIONED``, where more than half of the tokens, or those of reasoning, are not in the text: they have
     no time of their own, so the answer has neither ITL nor TPOT."""
     ESTIMATED = "estimated"
-    """Estimated from the text of an answer that came as a whole, without usage and without the model's tokenizer."""
+    """Estimated from the text, without usage and without the model's tokenizer."""
     ASSUMED = "assumed"
     """Neither ids nor usage nor a tokenizer: one token for each chunk is a guess."""
+
+
+class TokenClaim(StrEnum):
+    """A count of a server that is not believed, since it contradicts the rest of the answer."""
+
+    USAGE = "usage"
+    IDS = "ids"
+    COUNTS = "counts"
+    """Of each chunk."""
 
 
 class Verdict(StrEnum):
@@ -219,6 +228,12 @@ class RequestRecord(Exchange, frozen=True, kw_only=True, omit_defaults=True):
     """Arrival of the last event, the end marker included."""
     end: StreamEnd | None = None
     token_source: TokenSource | None = None
+    disbelieved: TokenClaim | None = None
+    """What of the server's counts is not used, and contradicts those that are; None if nothing does."""
+    blank_chunks: int = 0
+    """Chunks at its beginning whose text nobody sees: white space, or characters without width."""
+    behind_end: int = 0
+    """Events with tokens behind the mark that ended it, which are no part of it."""
     prompt_tokens: int | None = None
     """As counted by the engine."""
     output_tokens: int | None = None
@@ -227,7 +242,8 @@ class RequestRecord(Exchange, frozen=True, kw_only=True, omit_defaults=True):
     reasoning_tokens: int | None = None
     """Tokens of reasoning, streamed or hidden, as counted by the engine."""
     hidden_tokens: int | None = None
-    """Those of them that were not streamed, and are not part of ``output_tokens``."""
+    """Those of them that were not streamed, and are not part of ``output_tokens``. What was generated and is billed are
+    the tokens of the chunks and these."""
     image_tokens: int | None = None
     """Tokens of the prompt's images, as counted by the engine."""
     finish_reason: str | None = None

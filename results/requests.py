@@ -26,6 +26,8 @@ Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 _SLICE = 4096
 """Records that exist at a time, while columns are made or read."""
+_MIN_AT_ONCE, _LEAST_TOKEN_NS = 8, 100_000
+"""Tokens of an answer, and nanoseconds between two of them: the fastest engines reach a third of that pace."""
 _T = TypeVar("_T")
 
 
@@ -147,6 +149,24 @@ class Chunks:
         return Chunks(
             self.ns[places], np.add.reduceat(self.tokens, places, dtype=np.int64), self.sums(is_first.astype(np.int64))
         )
+
+    @cached_property
+    def token_reads(self) -> "Chunks":
+        """The reads in which a token begins; the last of an answer ends when its last token does, which may be later.
+
+        So the gaps between them sum to the time from the first read to the last one.
+        """
+        reads = self.reads
+        is_first = np.zeros(len(reads.ns), dtype=bool)
+        is_first[reads.starts[reads.counts > 0]] = True
+        begins = is_first | (reads.tokens > 0)
+        if begins.all():
+            return reads
+        places = np.flatnonzero(begins)
+        found = Chunks(reads.ns[places], reads.tokens[places], reads.sums(begins.astype(np.int64)))
+        has_gap = found.counts > 1
+        found.ns[(found.starts + found.counts - 1)[has_gap]] = reads.last_ns[has_gap]
+        return found
 
     def _at(self, values: Narrow, places: Ints) -> Ints:
         found = np.full(len(self.counts), UNKNOWN, dtype=np.int64)
@@ -299,7 +319,15 @@ class Requests(Sequence[RequestRecord]):
     @property
     def placed(self) -> Flags:
         """Whether the tokens of each have times of their own."""
-        return ~self.equal("token_source", TokenSource.UNPLACED)
+        return ~self.equal("token_source", TokenSource.UNPLACED) & ~self.came_at_once
+
+    @property
+    def came_at_once(self) -> Flags:
+        """Whether each has several tokens that came faster than any engine generates: something held them back."""
+        chunks = self.chunks
+        later = chunks.total_tokens - chunks.first_tokens
+        spans_ns = np.where(chunks.counts > 0, chunks.last_ns - chunks.first_ns, 0)
+        return (chunks.total_tokens >= _MIN_AT_ONCE) & (chunks.counts > 1) & (spans_ns < _LEAST_TOKEN_NS * later)
 
     @property
     def chunks(self) -> Chunks:

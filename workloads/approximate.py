@@ -68,6 +68,10 @@ class ApproximateTokenizer(Tokenizer):
         """Number of pieces."""
         return len(_PIECES.findall(text))
 
+    def starts(self, text: str) -> list[int]:
+        """Position of the first character of each piece."""
+        return [piece.start() for piece in _PIECES.finditer(text)]
+
     @functools.cached_property
     def special_tokens(self) -> tuple[str, ...]:
         """Empty: there are no special tokens."""

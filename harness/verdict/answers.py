@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bakeoff.harness.client.wire.plausibility import is_miscounted
 from bakeoff.results.columns import UNKNOWN
 from bakeoff.results.findings import Finding, FindingCode, invalid, warning
 from bakeoff.results.metrics.kinds import first_visible_ns
+from bakeoff.results.metrics.latency import ttft_s
 from bakeoff.results.records import RequestRecord, TokenSource
 from bakeoff.results.requests import Flags, Requests
 
@@ -19,6 +19,12 @@ _THINKING_ENDS = ("</think>", "</thinking>", "[/THINK]")
 _MIN_BUFFERED_TOKENS, _ONE_PIECE_SHARE, _MAX_BUFFERED_SHARE = 8, 0.8, 0.5
 """Answers of at least so many tokens arrive in one piece if the first read has this share of them; a finding if more
 than this share of them do."""
+
+_GUESSES = (TokenSource.ASSUMED, TokenSource.ESTIMATED, TokenSource.UNPLACED)
+"""Sources of counts that confirm nothing."""
+_MIN_BLANK_S, _MIN_BLANK_SHARE = 0.005, 0.1
+"""An answer begins blank if its first visible character comes so much later than its first chunk, in seconds and as a
+share of the TTFT; a finding if more than half of the answers do."""
 
 _CUT = re.compile(
     r".*(?:blocked|blocklist|censor|filter|flagged|guardrail|malformed|moderat|prohibited|recitation|refus|safety"
@@ -31,22 +37,35 @@ than this share of them do."""
 
 
 def miscounted(measured: Requests, max_share: float) -> Iterator[Finding]:
-    """More answers than this share claim tokens that they cannot have."""
+    """Counts that the answers contradict; INVALID above this share of answers that nothing else counts."""
     answered = measured.ok
-    wrong = [request for request in answered if is_miscounted(request)]
-    if len(wrong) > max_share * len(answered):
-        first = wrong[0]
+    contradicted = answered.take(~answered.equal("disbelieved", None))
+    if not len(contradicted):
+        return
+    is_guess = np.any([contradicted.equal("token_source", source) for source in _GUESSES], axis=0)
+    if int(is_guess.sum()) > max_share * len(answered):
+        first = contradicted.take(is_guess)[0]
         yield invalid(
-            FindingCode.TOKENS_MISCOUNTED, miscounted_requests=len(wrong), ok_requests=len(answered),
-            claimed_tokens=first.output_tokens or 0, text_bytes=len(first.text.encode()),
+            FindingCode.TOKENS_MISCOUNTED, miscounted_requests=int(is_guess.sum()), ok_requests=len(answered),
+            claimed_tokens=first.output_tokens or 0, text_bytes=len(first.text.encode()), chunks=len(first.chunk_ns),
             asked_tokens=first.requested_output_tokens or 0,
         )  # fmt: skip
+        return
+    first = contradicted[0]
+    assert first.disbelieved is not None
+    assert first.token_source is not None
+    yield warning(
+        FindingCode.TOKENS_CONTRADICTED, claim=first.disbelieved.value, contradicted_requests=len(contradicted),
+        ok_requests=len(answered), used_tokens=first.total_chunk_tokens, source=first.token_source.value,
+        claimed_tokens=first.output_tokens or 0,
+    )  # fmt: skip
 
 
-def resent(measured: Requests) -> Iterator[Finding]:
-    """Requests that were sent twice, because the server had closed an idle connection."""
+def resent(measured: Requests, max_share: float) -> Iterator[Finding]:
+    """Requests that were sent twice: an idle close in a race with the request hits few, above a share they failed."""
     if count := int(measured.equal("is_resent", True).sum()):
-        yield warning(FindingCode.RESENT, resent_requests=count, measured_requests=len(measured))
+        make = invalid if count > max_share * len(measured) else warning
+        yield make(FindingCode.RESENT, resent_requests=count, measured_requests=len(measured))
 
 
 def answer_findings(answered: Requests) -> Iterator[Finding]:
@@ -80,12 +99,38 @@ def answer_findings(answered: Requests) -> Iterator[Finding]:
         ((reason, _),) = cut.most_common(1)
         yield warning(FindingCode.ANSWERS_CUT, cut_requests=cut.total(), ok_requests=len(answered), reason=reason)
     yield from _left_open(answered)
+    yield from _behind_end(answered)
+    yield from _blank(answered)
     streamed = answered.take(answered.equal("is_streamed", True))
     long = streamed.take(streamed.chunks.total_tokens >= _MIN_BUFFERED_TOKENS)
     # most tokens of an answer arrived with its first ones
-    buffered = int((long.chunks.reads.first_tokens >= _ONE_PIECE_SHARE * long.chunks.total_tokens).sum())
+    in_one = long.chunks.reads.first_tokens >= _ONE_PIECE_SHARE * long.chunks.total_tokens
+    buffered = int((in_one | long.came_at_once).sum())
     if len(long) and buffered > _MAX_BUFFERED_SHARE * len(long):
         yield warning(FindingCode.BUFFERED, buffered_requests=buffered, ok_requests=len(answered))
+
+
+def _behind_end(answered: Requests) -> Iterator[Finding]:
+    behind = answered.ints("behind_end")
+    if count := int((behind > 0).sum()):
+        yield warning(
+            FindingCode.BEHIND_END, behind_requests=count, ok_requests=len(answered), behind_events=int(behind.sum())
+        )
+
+
+def _blank(answered: Requests) -> Iterator[Finding]:
+    """Answers whose first chunks show nothing."""
+    blank = answered.take(answered.ints("blank_chunks") > 0)
+    if 2 * len(blank) <= len(answered):
+        return
+    chunks = blank.chunks
+    after_s = (chunks.ns[chunks.starts + blank.ints("blank_chunks")] - chunks.first_ns) / 1e9
+    is_late = (after_s > _MIN_BLANK_S) & (after_s > _MIN_BLANK_SHARE * ttft_s(blank))
+    if 2 * (count := int(is_late.sum())) > len(answered):
+        yield warning(
+            FindingCode.BLANK_BEGINNING, blank_requests=count, ok_requests=len(answered),
+            blank_s=float(np.median(after_s[is_late])),
+        )  # fmt: skip
 
 
 def _left_open(answered: Requests) -> Iterator[Finding]:

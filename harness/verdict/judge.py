@@ -115,7 +115,7 @@ def _findings(evidence: Evidence) -> Iterator[Finding]:
         yield from sampler_lost(evidence.telemetry, evidence.window, evidence.sample_interval_ns)
     yield from machine_findings(evidence.telemetry, evidence.window, evidence.max_foreign_share)
     yield from answer_findings(inside.ok)
-    yield from resent(inside)
+    yield from resent(inside, evidence.max_failure_share)
     yield from _mix(evidence, inside)
     yield from _off_length(evidence.traffic)
     yield from _unfilled(evidence, load)

@@ -15,7 +15,7 @@ from bakeoff.results.metric import Role
 from bakeoff.results.metrics.declaration import Latency, TrialData
 from bakeoff.results.metrics.kinds import first_visible_ns, why_no_reasoning
 from bakeoff.results.records import Window
-from bakeoff.results.requests import Floats, Narrow, Places, Requests, inside
+from bakeoff.results.requests import Chunks, Floats, Narrow, Places, Requests, inside
 from bakeoff.results.units import NS_PER_S
 
 
@@ -105,10 +105,12 @@ def chunk_gaps_s(requests: Requests, window: Window | None = None) -> tuple[Floa
 def itl_s(requests: Requests, window: Window | None = None) -> tuple[Floats, Places]:
     """Inter-token latencies: each gap that ends within ``window``, divided over the tokens it delivered.
 
+    A read in which no token begins adds its gap to that of the next token, or of the last one.
+
     Returns:
         one value for each token, and the position of its request.
     """
-    gaps = gaps_of(requests, window)
+    gaps = gaps_of(requests, window, requests.chunks.token_reads)
     gaps = gaps._replace(tokens=np.where(requests.placed[gaps.owners], gaps.tokens, 0))
     return gaps.token_s, np.repeat(gaps.owners, gaps.tokens)
 
@@ -122,9 +124,9 @@ def _if_streamed(requests: Requests, values_s: Floats) -> Floats:
     return np.where(requests.equal("is_streamed", True), values_s, np.nan)
 
 
-def gaps_of(requests: Requests, window: Window | None = None) -> Gaps:
-    """The gaps that end within ``window``."""
-    reads = requests.chunks.reads
+def gaps_of(requests: Requests, window: Window | None = None, reads: Chunks | None = None) -> Gaps:
+    """The gaps between reads that end within ``window``; of all reads with chunks, unless others are given."""
+    reads = requests.chunks.reads if reads is None else reads
     is_gap = np.diff(reads.request) == 0
     if window is not None:
         is_gap &= inside(reads.ns[1:], window)

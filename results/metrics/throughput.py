@@ -48,6 +48,16 @@ def output_tokens_per_s(requests: Requests, window: Window) -> Value:
     return per_second(tokens_inside(requests, window), window)
 
 
+def generated_tokens_per_s(requests: Requests, window: Window, share_of: ShareOf = share_inside) -> Value:
+    """Tokens that are billed: those of :func:`output_tokens_per_s`, and hidden ones by their request's share within."""
+    streamed = output_tokens_per_s(requests, window)
+    hidden = requests.ints("hidden_tokens")
+    if streamed.value is None or not (hidden > 0).any():
+        return streamed
+    unseen = float((hidden * share_of(requests, window))[hidden > 0].sum())
+    return per_second(streamed.value * window.length_s + unseen, window)
+
+
 def prompt_tokens_per_s(requests: Requests, window: Window, share_of: ShareOf = share_inside) -> Value:
     """Prompt tokens of successful requests, weighted by their share within the window, over its length."""
     return _weighted_prompts(requests, window, share_of)
@@ -165,6 +175,20 @@ METRICS = (
         observation="a token that arrived",
         roles=frozenset({Role.HEADLINE, Role.GUARDRAIL, Role.PER_TOKEN, Role.FOLLOWS_PACE}),
         of=lambda data: data.once(output_rate),
+        count=lambda data: tokens_inside(data.load, data.window),
+    ),
+    TrialMetric(
+        name="generated_tokens_per_s",
+        title="generated",
+        unit=Unit.TOKENS_PER_SECOND,
+        better=Better.HIGHER,
+        definition=(
+            "the same with tokens that were counted and not streamed (hidden reasoning), those of each request times "
+            "its share inside: what is billed"
+        ),
+        observation="a token that arrived, or was hidden",
+        roles=frozenset({Role.PER_TOKEN}),
+        of=lambda data: generated_tokens_per_s(data.load, data.window, data.share_of),
         count=lambda data: tokens_inside(data.load, data.window),
     ),
     TrialMetric(

@@ -105,7 +105,7 @@ def trial_costs(
     """
     hardware, own = _hardware(prices, gpus), _billed(rates, prices)
     hour = _sum(hardware, own)
-    output, prompt = rates["output_tokens_per_s"], rates["prompt_tokens_per_s"]
+    output, prompt = rates["generated_tokens_per_s"], rates["prompt_tokens_per_s"]
     tokens = output if output.value is None or prompt.value is None else Value(output.value + prompt.value)
     found = {
         Figure.HOUR: hour,
@@ -153,7 +153,7 @@ def _billed(rates: Mapping[str, Value], prices: TokenPrices) -> Value:
     """What an hour of the trial's tokens is billed; cached tokens are those that the engine's cache held."""
     total = 0.0
     if prices.output is not None:
-        if (output := rates["output_tokens_per_s"]).value is None:
+        if (output := rates["generated_tokens_per_s"]).value is None:
             return output
         total += prices.output * output.value
     if prices.input is not None or prices.cached is not None:

@@ -58,9 +58,9 @@ SENTENCES: dict[FindingCode, str] = {
         "the server is ready, or raise {ramp}"
     ),
     FindingCode.TOKENS_MISCOUNTED: (
-        "{miscounted_requests} of {ok_requests} answers claim more tokens than they can have (the first: "
-        "{claimed_tokens} in {text_bytes} bytes of text, and {asked_tokens} were requested); let the engine count "
-        "what it sends"
+        "the server's counts of {miscounted_requests} of {ok_requests} answers contradict what it sends, and nothing "
+        "else counts them (the first: {claimed_tokens} tokens in {chunks} chunks of {text_bytes} bytes of text, and "
+        "{asked_tokens} were requested); let the engine count what it sends, or give the model's tokenizer"
     ),
     FindingCode.SATURATED: (
         "the engine falls behind the arrivals: {first_in_flight} requests were in flight in the first tenth of the "
@@ -142,14 +142,27 @@ SENTENCES: dict[FindingCode, str] = {
         "or of hidden reasoning, so they have no ITL and no TPOT, and tokens/s count what was not streamed; let the "
         "engine stream all tokens, those of its reasoning included"
     ),
+    FindingCode.TOKENS_CONTRADICTED: (
+        "the server's {claim} contradict the rest of {contradicted_requests} of {ok_requests} answers and are not used "
+        "(the first has {used_tokens} tokens by {source}, and {claimed_tokens} by its usage); let it count what it "
+        "sends"
+    ),
+    FindingCode.BEHIND_END: (
+        "{behind_requests} of {ok_requests} answers go on behind their end mark, with {behind_events} events of tokens "
+        "that are not counted; find out whether a proxy sends a second answer"
+    ),
+    FindingCode.BLANK_BEGINNING: (
+        "{blank_requests} of {ok_requests} answers begin with chunks of white space or characters without width, and "
+        "the first character that anybody sees comes {blank_s} (median) after the TTFT; read it so"
+    ),
     FindingCode.BUFFERED: (
         "{buffered_requests} of {ok_requests} answers arrived in one piece, so their TTFT is the time of the whole "
         "answer and they have no ITL; switch off the buffering of the proxy before the engine"
     ),
     FindingCode.RESENT: (
-        "{resent_requests} of {measured_requests} requests were sent twice, since the server closed a connection that "
-        "it had promised to keep; their times count from the plan; let the server keep connections, or announce the "
-        "close"
+        "{resent_requests} of {measured_requests} requests were sent twice, since the server ended a used connection "
+        "without a byte of an answer, where a client that does not try again sees a failure; their times count from "
+        "the plan; let the server keep connections, or announce the close"
     ),
     FindingCode.HIDDEN_REASONING: (
         "{hidden_requests} of {ok_requests} answers have reasoning that was not streamed, {hidden_tokens} tokens on "
@@ -177,8 +190,8 @@ SENTENCES: dict[FindingCode, str] = {
         "token ids"
     ),
     FindingCode.TOKENS_ESTIMATED: (
-        "{estimated_requests} of {ok_requests} answers do not say how many tokens they have, so output is estimated "
-        "from their text; let the engine return usage"
+        "{estimated_requests} of {ok_requests} answers do not say how many tokens they have, so output and the pace of "
+        "tokens are estimated from their text; let the engine return usage, or give the model's tokenizer"
     ),
     FindingCode.CACHE_UNKNOWN: (
         "the prefix cache was to be {cache}, but the engine does not say what it hit; compare with a cold trial"
@@ -307,6 +320,17 @@ XIDS = {
 """Names of the best-known errors in NVIDIA's list (https://docs.nvidia.com/deploy/xid-errors)."""
 _WORDS = {
     "latency": {"ttft": "TTFT", "tpot": "TPOT", "chunk_gap": "the gap between chunks"},
+    "claim": {"usage": "totals of usage", "ids": "token ids", "counts": "counts of each chunk"},
+    "source": {
+        "ids": "their ids",
+        "counts": "the counts of their chunks",
+        "chunks": "their chunks",
+        "tokenizer": "the tokenizer",
+        "apportioned": "the usage",
+        "unplaced": "the usage",
+        "estimated": "an estimate",
+        "assumed": "their chunks",
+    },
     "power_basis": {
         PowerBasis.COUNTED.value: "counted by the driver",
         PowerBasis.SAMPLED.value: "a share of the samples; the driver does not count it",

@@ -1,20 +1,14 @@
 """Decodes raw reads into request records: pure functions, run after the trial."""
 
-from collections.abc import Iterable
+import string
+from collections.abc import Iterable, Sequence
 from http import HTTPStatus
 
 from bakeoff.engines.dialects import Dialect, TokenDelta, TokenKind
 from bakeoff.engines.dialects.failures import clip, refusal
 from bakeoff.engines.secrets import masked
+from bakeoff.harness.client.decode.ledger import ledger_of, ledger_of_whole
 from bakeoff.harness.client.decode.scoring import Answer, is_right
-from bakeoff.harness.client.decode.token_counts import (
-    counted,
-    counts_of_whole,
-    hidden_tokens,
-    own_counts,
-    streamed_tokens,
-    token_counts,
-)
 from bakeoff.harness.client.wire.stream_content import (
     COMPRESSED,
     FIRST_CHARS,
@@ -36,6 +30,8 @@ _TRANSPORT_OUTCOMES = {
     StreamEnd.TOO_LARGE: Outcome.TOO_LARGE,
 }
 _LETTERS = {TokenKind.TEXT: "t", TokenKind.REASONING: "r", TokenKind.TOOL: "c"}
+_BLANK = string.whitespace + "\u00a0\u200b\u200c\u200d\u2060\ufeff\u3000"
+"""Characters that nobody sees."""
 _FIELDS = (b":", b"data:", b"event:", b"id:", b"retry:")
 
 
@@ -64,36 +60,31 @@ def decode_stream(stream: StreamRecord, dialect: Dialect, tokenizer: Tokenizer |
             decoded.fault = _no_stream(stream, dialect)
     outcome, error = _outcome(stream, decoded, refused, by_closing=dialect.ends_by_closing)
     usage = decoded.usage
-    pieces = [delta for _, delta in decoded.deltas]
-    own = own_counts(len(pieces), decoded.stated, stream.requested_output_tokens) if stream.is_streamed else None
-    output_tokens = streamed_tokens(usage, pieces) if own is None else sum(own)
-    if stream.is_streamed:
-        is_stated = own or output_tokens == usage.output_tokens
-        deltas = counted(decoded.deltas, decoded.stated, own) if is_stated else decoded.deltas
-        counts, source = token_counts(
-            deltas, output_tokens, tokenizer, stream.requested_output_tokens, hides_reasoning=usage.hides_reasoning
-        )
-    else:
-        counts, source = counts_of_whole(pieces, output_tokens, tokenizer)
+    ledger = (ledger_of if stream.is_streamed else ledger_of_whole)(decoded, tokenizer, stream.requested_output_tokens)
+    pieces = [delta for _, delta in ledger.deltas]
+    stamped = {t_ns for t_ns, delta in ledger.deltas if not delta.text}
     return RequestRecord(
         **{name: getattr(stream, name) for name in Exchange.__struct_fields__},
         outcome=outcome,
         first_byte_ns=stream.read_ns[0] if stream.read_ns else None,
-        chunk_ns=[t_ns for t_ns, _ in decoded.deltas],
-        chunk_tokens=counts,
+        chunk_ns=[t_ns for t_ns, _ in ledger.deltas],
+        chunk_tokens=ledger.counts,
         chunk_kinds=_kinds(pieces),
-        textless_chunks=[i for i, (_, delta) in enumerate(decoded.deltas) if not delta.text],
-        empty_chunk_ns=decoded.empty_chunk_ns,
+        textless_chunks=[i for i, delta in enumerate(pieces) if not delta.text],
+        empty_chunk_ns=[t_ns for t_ns in decoded.empty_chunk_ns if t_ns not in stamped],
         usage_ns=decoded.usage_ns,
         usage_in_choice=usage.in_choice,
         last_event_ns=decoded.last_event_ns,
         end=stream.end,
-        token_source=source,
+        token_source=ledger.source,
+        disbelieved=ledger.disbelieved,
+        blank_chunks=_blank_chunks(pieces),
+        behind_end=decoded.behind_end,
         prompt_tokens=usage.prompt_tokens,
-        output_tokens=output_tokens if output_tokens is not None else (sum(counts) or None),
+        output_tokens=ledger.stated if ledger.stated is not None else (sum(ledger.counts) or None),
         cached_tokens=usage.cached_tokens,
         reasoning_tokens=usage.reasoning_tokens,
-        hidden_tokens=hidden_tokens(usage, pieces),
+        hidden_tokens=ledger.hidden,
         image_tokens=usage.image_tokens,
         finish_reason=decoded.finish,
         is_right=_is_right(stream, decoded) if outcome is Outcome.OK else None,
@@ -101,6 +92,11 @@ def decode_stream(stream: StreamRecord, dialect: Dialect, tokenizer: Tokenizer |
         answer_id=decoded.answer_id,
         text="".join(delta.text for _, delta in decoded.deltas),
     )
+
+
+def _blank_chunks(pieces: Sequence[TokenDelta]) -> int:
+    """Chunks before the first one with a visible character; 0 if none has one."""
+    return next((place for place, delta in enumerate(pieces) if delta.text.strip(_BLANK)), 0)
 
 
 def _is_right(stream: StreamRecord, decoded: DecodedStream) -> bool | None:

@@ -44,6 +44,22 @@ _ERROR_FIELDS = frozenset({"error", "errors", "code"})
 FIRST_CHARS = 120
 
 
+class Stated(msgspec.Struct, frozen=True):
+    """A count of output tokens in a stream.
+
+    Attributes:
+        deltas: chunks with tokens so far.
+        tokens: as counted by the server.
+        t_ns: its arrival.
+        in_choice: whether its event has choices, and not the count alone.
+    """
+
+    deltas: int
+    tokens: int
+    t_ns: int
+    in_choice: bool
+
+
 class DecodedStream(msgspec.Struct):
     """The content of one stream.
 
@@ -52,8 +68,9 @@ class DecodedStream(msgspec.Struct):
         empty_chunk_ns: arrival of each chunk without a token.
         usage: token counts of the engine, each the last that it stated.
         usage_ns: arrival of the last ones.
-        stated: number of deltas and output tokens so far, at each event with a count of output tokens.
+        stated: each count of output tokens.
         is_done: whether the mark behind the last event arrived.
+        behind_end: events with tokens behind that mark, which are no part of the answer.
         last_event_ns: arrival of the last event.
         finish: finish reason of the engine.
         fault: first failure that the engine reported.
@@ -67,8 +84,9 @@ class DecodedStream(msgspec.Struct):
     empty_chunk_ns: list[int] = []
     usage: Usage = Usage()
     usage_ns: int | None = None
-    stated: list[tuple[int, int]] = []
+    stated: list[Stated] = []
     is_done: bool = False
+    behind_end: int = 0
     last_event_ns: int | None = None
     finish: str | None = None
     fault: str | None = None
@@ -128,16 +146,13 @@ def read_stream(stream: Reads, dialect: Dialect) -> DecodedStream:
     parser, reader = SseParser(), dialect.reader()
     for t_ns, read in zip(stream.read_ns, stream.reads, strict=True):
         payloads = parser.feed(read)
-        for data in payloads:
-            _read_payload(decoded, t_ns, reader, data)
         if payloads and decoded.last_event_ns is None:
             decoded.answer_id = _answer_id(payloads[0])
-        if payloads:
-            decoded.last_event_ns = t_ns
+        for data in payloads:
+            _read_payload(decoded, t_ns, reader, data)
     for data in parser.rest():
         if data.startswith(DONE) or is_object(data):  # whole, though no blank line ends it
-            decoded.last_event_ns = stream.read_ns[-1]
-            _read_payload(decoded, decoded.last_event_ns, reader, data)
+            _read_payload(decoded, stream.read_ns[-1], reader, data)
     _take_stray(decoded, parser.stray)
     _subtract_repeated(decoded)
     if decoded.deltas and not decoded.usage.output_tokens:  # zeros of the first events, which no others followed
@@ -170,8 +185,12 @@ def is_answer(stream: Reads, dialect: Dialect, *, is_reset: bool = False) -> boo
 
 def _read_payload(decoded: DecodedStream, t_ns: int, reader: EventReader, data: bytes) -> None:
     """Add the events of one payload."""
-    decoded.is_done = decoded.is_done or data.startswith(DONE)
     events = _events(reader, data)
+    if decoded.is_done:  # of another answer, as of a proxy that tried again
+        decoded.behind_end += any(isinstance(event, TokenDelta) for event in events)
+        return
+    decoded.is_done = data.startswith(DONE)
+    decoded.last_event_ns = t_ns
     for event in events:
         _add(decoded, t_ns, event)
     if any(isinstance(event, Finish) for event in events) and not any(isinstance(e, TokenDelta) for e in events):
@@ -242,7 +261,8 @@ def _add(decoded: DecodedStream, t_ns: int, event: Event) -> None:
         case Usage():
             decoded.usage, decoded.usage_ns = _merged(decoded, event), t_ns
             if decoded.usage.output_tokens is not None:
-                decoded.stated.append((len(decoded.deltas), decoded.usage.output_tokens))
+                count, tokens = len(decoded.deltas), decoded.usage.output_tokens
+                decoded.stated.append(Stated(count, tokens, t_ns, event.in_choice))
         case Finish():
             _end(decoded, event.reason)
         case StreamFault():
@@ -263,7 +283,9 @@ def _merged(decoded: DecodedStream, newer: Usage) -> Usage:
     if decoded.deltas and not newer.output_tokens:
         newer = msgspec.structs.replace(newer, output_tokens=None, prompt_tokens=newer.prompt_tokens or None)
     earlier, count = decoded.usage, len(decoded.deltas)
-    are_totals = not (newer.in_choice or earlier.in_choice) and decoded.stated[-1:] == [(count, earlier.output_tokens)]
+    are_totals = not (newer.in_choice or earlier.in_choice) and any(
+        (each.deltas, each.tokens) == (count, earlier.output_tokens) for each in decoded.stated[-1:]
+    )
     if are_totals and (newer.output_tokens or 0) < min(earlier.output_tokens or 0, count):
         newer = msgspec.structs.replace(newer, output_tokens=None)  # a part of the answer, of another server behind it
     missing = {name: getattr(earlier, name) for name in Usage.__struct_fields__ if getattr(newer, name) is None}

@@ -23,7 +23,8 @@ from bakeoff.engines.dialects import (
     Usage,
     holds_to_schema,
 )
-from bakeoff.harness.client.decode.token_counts import token_counts
+from bakeoff.harness.client.decode.ledger import ledger_of
+from bakeoff.harness.client.wire.stream_content import DecodedStream
 from bakeoff.results.records import TokenSource
 from bakeoff.workloads import Message, Turn
 from tests.engines.schema import body_problems, load_spec
@@ -351,7 +352,8 @@ class TestRecordings:
         deltas = [event for event in events if isinstance(event, TokenDelta)]
         assert [delta.text for delta in deltas] == texts
         assert events[-2:] == [EMPTY, Finish("length")]
-        assert token_counts(list(enumerate(deltas)), None, None) == ([1, 1, 1, 1], TokenSource.ASSUMED)
+        ledger = ledger_of(DecodedStream(deltas=list(enumerate(deltas))), None, None)
+        assert (ledger.counts, ledger.source) == ([1, 1, 1, 1], TokenSource.ASSUMED)
 
     def test_llama_cpp_python_says_nothing_of_a_prompt_that_is_too_long(self) -> None:
         """HTTP 200 and an empty body: there is no finish reason, which the harness calls truncated."""

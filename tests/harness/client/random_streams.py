@@ -79,11 +79,12 @@ def _answer(rng: random.Random) -> tuple[list[str], list[tuple[int, str, str]], 
         field = rng.choice(("reasoning", "reasoning_content")) if is_reasoning else "content"
         said.append((len(chunks), "r" if is_reasoning else "t", words))
         chunks.append({"choices": [{"index": 0, "delta": {field: words}, "finish_reason": None}]})
-    finish = rng.choice(("stop", "length", None))
+    finish = rng.choice(("max_tokens", "length", None))  # no end token, which usage would count
     usage: dict[str, int] = {}
     stated: dict[str, Any] = {}
     if rng.random() < 0.8:
-        usage = {"prompt_tokens": rng.randint(1, 99), "completion_tokens": len(said) or 1}
+        tokens = sum(max(1, len(words.split())) for _, _, words in said)
+        usage = {"prompt_tokens": rng.randint(1, 99), "completion_tokens": tokens or 1}
         stated = dict(usage)
         if rng.random() < 0.5:
             usage["cached"] = rng.randint(0, usage["prompt_tokens"])

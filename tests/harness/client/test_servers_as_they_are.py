@@ -434,7 +434,7 @@ class TestOwnCounts:
 
     @pytest.mark.parametrize("counts", [[1] * 6, [3] * 6, [2, 3, 1, 3, 3, 1]])
     def test_usage_that_states_the_tokens_of_its_own_chunk_is_added_up(self, counts: list[int]) -> None:
-        reads = [event({**chunk(" a b c"), "usage": {"completion_tokens": count}}) for count in counts]
+        reads = [event({**chunk(" a" * count), "usage": {"completion_tokens": count}}) for count in counts]
         asked = msgspec.structs.replace(stream([*reads, STOP, DONE]), requested_output_tokens=18)
         record = decode_stream(asked, OpenAiDialect(), None)
         assert (record.output_tokens, record.chunk_tokens) == (sum(counts), counts)
@@ -495,4 +495,4 @@ class TestOwnCounts:
         four["content"] = [{"logprob": -0.5}]
         record = decoded(event(data), event(data), STOP, event(counted(8)), DONE)
         assert sum(record.chunk_tokens) == 8
-        assert decoded(event(data), event(data), STOP, DONE).token_source is TokenSource.ASSUMED
+        assert decoded(event(data), event(data), STOP, DONE).token_source is TokenSource.ESTIMATED

@@ -16,6 +16,7 @@ from bakeoff.results.records import (
     RampRecord,
     RequestRecord,
     TelemetryRecord,
+    TokenClaim,
     TokenSource,
     TrafficRecord,
     Verdict,
@@ -246,13 +247,19 @@ def test_a_lost_request_is_our_bug():
 
 
 def test_answers_that_claim_more_tokens_than_they_can_have_void_the_trial():
-    claims = [request(i, output_tokens=100, text="a word") for i in range(2)]
+    claim = {"output_tokens": 100, "text": "a word", "disbelieved": TokenClaim.USAGE}
+    claims = [request(i, **claim, token_source=TokenSource.ASSUMED) for i in range(2)]
     miscounted = invalid(
         FindingCode.TOKENS_MISCOUNTED, miscounted_requests=2, ok_requests=12, claimed_tokens=100, text_bytes=6,
-        asked_tokens=2,
+        chunks=2, asked_tokens=2,
     )  # fmt: skip
     assert miscounted in invalidating([*GOOD, *claims])
     assert miscounted not in findings_of([*GOOD, *claims], max_failure_share=0.2)
+    counted = [request(i, **claim, token_source=TokenSource.IDS) for i in range(2)]
+    assert warning(
+        FindingCode.TOKENS_CONTRADICTED, claim="usage", contradicted_requests=2, ok_requests=12, used_tokens=2,
+        source="ids", claimed_tokens=100,
+    ) in findings_of([*GOOD, *counted])  # fmt: skip
 
 
 def test_answers_whose_tokens_were_mostly_not_streamed_are_a_warning():
@@ -308,10 +315,26 @@ def test_wrong_answer_and_prompt_lengths_are_warnings():
     ]
 
 
-def test_requests_that_were_sent_twice_are_a_warning():
-    assert findings_of([request(0, is_resent=True), *GOOD[1:]]) == [
+def test_requests_that_were_sent_twice_count_as_failures_do():
+    """An idle close in a race with a request hits few; a server that resets them hits more than may fail."""
+    again = [request(0, is_resent=True), *GOOD[1:]]
+    assert findings_of(again, max_failure_share=0.1) == [
         warning(FindingCode.RESENT, resent_requests=1, measured_requests=len(GOOD))
     ]
+    assert invalidating(again) == [invalid(FindingCode.RESENT, resent_requests=1, measured_requests=len(GOOD))]
+
+
+def test_tokens_behind_the_end_mark_are_told():
+    assert findings_of([request(0, behind_end=50), *GOOD[1:]]) == [
+        warning(FindingCode.BEHIND_END, behind_requests=1, ok_requests=len(GOOD), behind_events=50)
+    ]
+
+
+def test_a_beginning_in_which_nobody_sees_anything_is_told():
+    blank = [msgspec.structs.replace(each, blank_chunks=1) for each in GOOD]
+    (found,) = findings_of(blank)
+    assert (found.code, found.parameters["blank_requests"]) == (FindingCode.BLANK_BEGINNING, len(GOOD))
+    assert findings_of([*blank[:5], *GOOD[5:]]) == []
 
 
 def test_reasoning_that_nobody_sees_is_a_warning():

@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from bakeoff.results.metrics import latency
@@ -105,6 +105,7 @@ def streams(draw: st.DrawFn) -> tuple[list[int], list[int]]:
 @given(streams())
 def test_itl_sums_to_the_time_between_first_and_last_chunk(stream: tuple[list[int], list[int]]) -> None:
     times, tokens = stream
+    assume(times[-1] - times[0] >= 100_000 * sum(tokens))  # faster ones came at once
     r = request(chunks=[t / MS for t in times], tokens=tokens)
     itl = one_request.itl_s([r])
     assert sum(itl) == pytest.approx((r.chunk_ns[-1] - r.chunk_ns[0]) / NS_PER_S, abs=1e-9)
@@ -126,3 +127,18 @@ def test_an_answer_of_which_the_engine_counted_no_token_has_no_latency_per_token
     assert one_request.normalized_latency_s(r) is None
     assert one_request.tpot_s(r) is None
     assert one_request.itl_s([r]) == []
+
+
+def test_a_gap_of_a_read_in_which_no_token_begins_belongs_to_the_next_token() -> None:
+    """Four tokens, each in two reads 10 ms apart: 20 ms each, and the last read adds its 10 ms to the last token."""
+    r = request(chunks=[50 + 10 * i for i in range(8)], tokens=[1, 0] * 4)
+    assert one_request.itl_s([r]) == pytest.approx([0.020, 0.020, 0.030])
+    assert one_request.tpot_s(r) == pytest.approx(0.070 / 3)
+
+
+def test_tokens_that_come_faster_than_any_engine_have_no_pace() -> None:
+    """30 tokens of a tool call in two events 10 µs apart, after 300 ms of silence."""
+    r = request(chunks=[300, 300.01], tokens=[1, 29])
+    assert one_request.tpot_s(r) is None
+    assert one_request.itl_s([r]) == []
+    assert one_request.ttft_s(r) == pytest.approx(0.300)

@@ -51,7 +51,7 @@ def test_worked_by_hand() -> None:
         "session_server_s": 0, "session_stretch": 0, "tokens_per_s_per_session": 0,
         "generated_reuse_share": 0,
         "ttft": 5, "ttft_from_send": 5, "e2e": 5, "normalized_latency": 5, "tpot": 4, "send_lag": 4,
-        "itl": 8, "chunk_gap": 4, "output_tokens_per_s": 12, "prompt_tokens_per_s": 3,
+        "itl": 8, "chunk_gap": 4, "output_tokens_per_s": 12, "generated_tokens_per_s": 12, "prompt_tokens_per_s": 3,
         "uncached_prompt_tokens_per_s": 3, "requests_per_s": 3, "requests_in_flight": 4, "foreign_cpu_share": 1,
         "goodput_per_s": 5, "attainment": 5, "failures": 5, "tokens_per_chunk": 9, "peak_host_bytes": 1,
         "peak_gpu_bytes": 2, "energy_per_output_token_j": 2, "energy_above_idle_per_output_token_j": 2,

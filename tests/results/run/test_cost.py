@@ -18,7 +18,7 @@ from tests.results.amending import amend_trial, taking_gpus
 from tests.results.builders import FAST, SLOW, Sheet, build_run
 
 PUBLISHED = Path(__file__).resolve().parents[3] / "docs" / "results"
-RATES = ("output_tokens_per_s", "prompt_tokens_per_s", "uncached_prompt_tokens_per_s", "requests_per_s",
+RATES = ("generated_tokens_per_s", "prompt_tokens_per_s", "uncached_prompt_tokens_per_s", "requests_per_s",
          "goodput_per_s", "sessions_per_hour")  # fmt: skip
 
 
@@ -26,6 +26,7 @@ def published(name: str, trial: str) -> dict[str, Value]:
     """The rates of a trial of a published run."""
     with (PUBLISHED / name / "trials.csv").open(encoding="utf-8") as file:
         (row,) = [row for row in csv.DictReader(file) if row["trial"] == trial]
+    row["generated_tokens_per_s"] = row["output_tokens_per_s"]  # no token was hidden
     return {name: Value(float(row[name])) if row.get(name) else absent("not published") for name in RATES}
 
 
@@ -66,7 +67,7 @@ def test_sessions_and_cached_tokens_equal_arithmetic_by_hand():
 def test_an_engine_whose_tokens_are_billed_costs_the_same_for_each_of_them():
     slow, fast = (
         trial_costs(
-            rates(output_tokens_per_s=rate, prompt_tokens_per_s=3 * rate), Prices(input=1, output=5), TokenPrices()
+            rates(generated_tokens_per_s=rate, prompt_tokens_per_s=3 * rate), Prices(input=1, output=5), TokenPrices()
         )
         for rate in (10.0, 1000.0)
     )
@@ -76,12 +77,12 @@ def test_an_engine_whose_tokens_are_billed_costs_the_same_for_each_of_them():
 
 def test_all_stated_prices_are_added():
     prices = Prices(gpu_hour=2.0, machine_hour=0.5, output=1.0)
-    found = trial_costs(rates(output_tokens_per_s=1e6 / 3600), prices, TokenPrices(), 4)
+    found = trial_costs(rates(generated_tokens_per_s=1e6 / 3600), prices, TokenPrices(), 4)
     assert found[Figure.HOUR].value == pytest.approx(4 * 2.0 + 0.5 + 1.0)
 
 
 def test_cached_tokens_cost_what_others_do_unless_they_have_a_price():
-    seen = rates(output_tokens_per_s=1.0, prompt_tokens_per_s=1000.0, uncached_prompt_tokens_per_s=400.0)
+    seen = rates(generated_tokens_per_s=1.0, prompt_tokens_per_s=1000.0, uncached_prompt_tokens_per_s=400.0)
     hours = {
         cached: trial_costs(seen, Prices(input=2.0, cached=cached), TokenPrices())[Figure.HOUR].value
         for cached in (None, 0.0, 0.5)
@@ -91,7 +92,7 @@ def test_cached_tokens_cost_what_others_do_unless_they_have_a_price():
 
 def test_only_hardware_must_pay_beside_an_api():
     """Own tokens cost 3.6 an hour beside 7.2, so hardware of 0.9 pays from a quarter of the time on."""
-    seen, api = rates(output_tokens_per_s=1000.0), TokenPrices(output=2.0)
+    seen, api = rates(generated_tokens_per_s=1000.0), TokenPrices(output=2.0)
     for hour, share in ((0.0, 0.0), (0.9, 0.25), (7.2, 2.0)):
         found = trial_costs(seen, Prices(machine_hour=hour, output=1.0), api)
         assert found[Figure.BREAK_EVEN].value == pytest.approx(share)
@@ -108,9 +109,9 @@ def test_a_given_price_of_the_api_leaves_the_others_of_the_experiment(tmp_path: 
 
 
 def test_what_is_unknown_has_a_reason():
-    found = trial_costs(rates(output_tokens_per_s=0.0, requests_per_s=1.0), Prices(gpu_hour=3.5), TokenPrices())
+    found = trial_costs(rates(generated_tokens_per_s=0.0, requests_per_s=1.0), Prices(gpu_hour=3.5), TokenPrices())
     assert "--price gpus" in (found[Figure.HOUR].reason or "")
-    found = trial_costs(rates(output_tokens_per_s=0.0), Prices(machine_hour=1.0), TokenPrices(input=1.0))
+    found = trial_costs(rates(generated_tokens_per_s=0.0), Prices(machine_hour=1.0), TokenPrices(input=1.0))
     assert found[Figure.OUTPUT].reason == "no output token"
     assert found[Figure.BREAK_EVEN].reason == "unknown"
     free = trial_costs(rates(prompt_tokens_per_s=1.0), Prices(machine_hour=1.0), TokenPrices(input=0.0))

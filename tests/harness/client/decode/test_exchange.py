@@ -8,14 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bakeoff.engines.dialects import ReferenceDialect, TokenDelta, TokenKind, TransformersDialect
+from bakeoff.engines.dialects import ReferenceDialect, TokenDelta, TokenKind, TransformersDialect, Usage
 from bakeoff.harness.client import decode_stream
-from bakeoff.harness.client.decode.token_counts import apportion, token_counts
-from bakeoff.harness.client.wire.plausibility import is_miscounted
+from bakeoff.harness.client.decode.ledger import ledger_of
+from bakeoff.harness.client.decode.token_counts import apportion
+from bakeoff.harness.client.wire.stream_content import DecodedStream
 from bakeoff.results.records import Outcome, StreamEnd, StreamRecord, TokenSource
 from tests.harness.samples import DONE, FINISH, TOKEN, event, stream
 from tests.results import one_request
 
+MS = 1_000_000
 REFERENCE, TRANSFORMERS = ReferenceDialect(), TransformersDialect()
 
 
@@ -24,6 +26,19 @@ class Words:
 
     def starts(self, text: str) -> list[int]:
         return [found.start() for found in re.finditer(r"\s*\S+", text)]
+
+
+def token_counts(
+    deltas: list[tuple[int, TokenDelta]],
+    usage_tokens: int | None,
+    tokenizer: Words | None,
+    requested: int | None = None,
+    *,
+    hides_reasoning: bool = False,
+) -> tuple[list[int], TokenSource | None]:
+    usage = Usage(output_tokens=usage_tokens, hides_reasoning=hides_reasoning)
+    ledger = ledger_of(DecodedStream(deltas=deltas, usage=usage), tokenizer, requested)  # type: ignore[arg-type]
+    return ledger.counts, ledger.source
 
 
 def text_event(text: str) -> bytes:
@@ -252,7 +267,7 @@ def claiming(tokens: int, *, words: int = 60, asked: int = 79) -> StreamRecord:
     """An answer of words whose usage claims a number of tokens."""
     usage = event(f'{{"choices":[],"usage":{{"prompt_tokens":8,"completion_tokens":{tokens}}}}}')
     end = event('{"choices":[{"text":"","index":0,"finish_reason":"length"}]}')
-    reads = [*((10 * (i + 1), text_event(" word")) for i in range(words)), (1000, end), (1001, usage)]
+    reads = [*((MS * (i + 1), text_event(" word")) for i in range(words)), (MS * (words + 1), end + usage)]
     return msgspec.structs.replace(stream(reads), requested_output_tokens=asked)
 
 
@@ -264,7 +279,7 @@ def claiming(tokens: int, *, words: int = 60, asked: int = 79) -> StreamRecord:
         (120, Words(), TokenSource.APPORTIONED, False),  # as many more as fit into the requested length
         (121, Words(), TokenSource.UNPLACED, False),  # most of them are hidden
         (158, None, TokenSource.APPORTIONED, False),
-        (159, None, TokenSource.ASSUMED, True),  # more than twice what was asked, and two bytes of text for each
+        (159, None, TokenSource.ASSUMED, True),  # more than twice what was asked, and too little text for each
         (380, None, TokenSource.ASSUMED, True),
         (3_000_000, None, TokenSource.ASSUMED, True),
         (3_000_000, Words(), TokenSource.TOKENIZER, True),
@@ -276,7 +291,7 @@ def test_a_claim_that_the_answer_cannot_bear_is_not_used(
     record = decode_stream(claiming(tokens), TRANSFORMERS, tokenizer)  # type: ignore[arg-type]
     assert record.outcome is Outcome.OK
     assert record.output_tokens == tokens
-    assert (record.token_source, is_miscounted(record)) == (source, is_wrong)
+    assert (record.token_source, (record.disbelieved is not None)) == (source, is_wrong)
     assert sum(record.chunk_tokens) == (60 if is_wrong else tokens)
     assert (one_request.tpot_s(record) is None) is (source is TokenSource.UNPLACED)
     assert (one_request.itl_s([record]) == []) is (source is TokenSource.UNPLACED)
@@ -284,14 +299,14 @@ def test_a_claim_that_the_answer_cannot_bear_is_not_used(
 
 def test_an_answer_that_is_longer_than_asked_is_believed():
     record = decode_stream(claiming(60, asked=5), TRANSFORMERS, None)
-    assert (record.token_source, is_miscounted(record)) == (TokenSource.CHUNKS, False)
+    assert (record.token_source, (record.disbelieved is not None)) == (TokenSource.CHUNKS, False)
     grouped = decode_stream(claiming(140, words=60, asked=5), TRANSFORMERS, None)  # two bytes a token
-    assert (grouped.token_source, is_miscounted(grouped)) == (TokenSource.APPORTIONED, False)
+    assert (grouped.token_source, (grouped.disbelieved is not None)) == (TokenSource.APPORTIONED, False)
 
 
 def test_special_tokens_without_text_are_believed_up_to_the_requested_length():
     record = decode_stream(claiming(256, words=1, asked=256), TRANSFORMERS, None)
-    assert not is_miscounted(record)
+    assert record.disbelieved is None
 
 
 @pytest.mark.parametrize("count", [-1, -5, 10**30])
