@@ -68,7 +68,11 @@ class FindingCode(StrEnum):
     SATURATED = "saturated"
     """Open loop: the engine completed less work than was offered, beyond its noise."""
     NOT_STEADY = "not_steady"
-    """Another trend across the window."""
+    """A trend across the window, in runs of earlier versions."""
+    BECAME_SLOWER = "became_slower"
+    """The window has two states of the engine, the later one slower."""
+    BECAME_FASTER = "became_faster"
+    """The same with a faster one, as of a server that still warmed up."""
     TURN_MIX = "turn_mix"
     """Multi-turn sessions: the mix of turns in the window differs from that of the long run."""
     LENGTH_MIX = "length_mix"
@@ -208,6 +212,8 @@ _CAUSES: dict[FindingCode, Cause] = {
     FindingCode.TOKENS_MISCOUNTED: Cause.ENGINE,
     FindingCode.SATURATED: Cause.ENGINE,
     FindingCode.NOT_STEADY: Cause.EXPERIMENT,
+    FindingCode.BECAME_SLOWER: Cause.ENGINE,
+    FindingCode.BECAME_FASTER: Cause.MACHINE,
     FindingCode.WINDOW_TOO_SHORT: Cause.EXPERIMENT,
     FindingCode.WINDOW_EMPTY: Cause.EXPERIMENT,
     FindingCode.SESSIONS_CUT: Cause.MACHINE,

@@ -24,7 +24,7 @@ from bakeoff.results.metrics.prefix_cache import prompt_tokens
 from bakeoff.results.metrics.relaxation import needed_window_s, relaxation
 from bakeoff.results.metrics.requests import prompt_lengths
 from bakeoff.results.metrics.silence import unusual_silence
-from bakeoff.results.metrics.steadiness import throughput_change
+from bakeoff.results.metrics.steadiness import change_of_state
 from bakeoff.results.records import (
     Cache,
     FaultRecord,
@@ -46,12 +46,15 @@ _MIN_MIX_REQUESTS, _MAX_MIX_ERROR, _MAX_SE = 20, 0.15, 4.0
 share, and by this many standard errors."""
 _MAX_DRAIN_SHARE = 0.1
 """Largest share of a makespan after the last planned request."""
+_MAX_QUEUED_SHARE = 0.05
+"""Share of the time in which a queue is seen, up to which TTFT is that of requests that need not wait."""
 _ROUNDING = 1e-6
 _MIN_STOPPED_S = 0.25
 """Shorter stops of the engine's processes are not visible at 10 samples per second."""
 
 _EFFECTS_OF_FAULTS = frozenset({
-    FindingCode.ENGINE_RESTARTED, FindingCode.ENGINE_STOPPED, FindingCode.SATURATED, FindingCode.NOT_STEADY,
+    FindingCode.ENGINE_RESTARTED, FindingCode.ENGINE_STOPPED, FindingCode.SATURATED, FindingCode.BECAME_SLOWER,
+    FindingCode.BECAME_FASTER,
     FindingCode.BACKLOG_GREW, FindingCode.CAPACITY_UNCLEAR, FindingCode.ENGINE_FROZE,
     FindingCode.WINDOW_SHORT_FOR_QUEUE, FindingCode.SEVERAL_SERVERS, FindingCode.ADDRESS_SLOW,
     FindingCode.ADDRESS_IMBALANCE, FindingCode.ADDRESS_CACHE, FindingCode.COUNTERS_DISAGREE,
@@ -281,16 +284,29 @@ def _off_length(traffic: TrafficRecord | None) -> Iterator[Finding]:
 
 
 def _unsteady(evidence: Evidence, load: Requests) -> Iterator[Finding]:
-    """An open loop that the engine does not sustain, or a closed loop with a trend in its throughput."""
+    """An open loop that the engine does not sustain, or an engine that changed its pace."""
     window = evidence.window
     if window.kind is not WindowKind.STEADY or window.length_s <= 0:
         return
+    found, are_queued = list[Finding](), False
     if evidence.load.concurrency is None:
-        yield from _pressure(evidence, load)
+        rate_per_s = _requests_per_s(evidence)
+        found = list(_pressure(evidence, load, rate_per_s))
+        are_queued = backlog(load, window, rate_per_s).seen_share > _MAX_QUEUED_SHARE
+    yield from found
+    codes = {finding.code for finding in found}
+    if FindingCode.SATURATED in codes:
         return
-    turnover_s = (evidence.ramp.turnover_s if evidence.ramp else None) or 0.0
-    if (change := throughput_change(load, window, turnover_s)) is not None:
-        yield invalid(FindingCode.NOT_STEADY, change_share=change)
+    change = change_of_state(
+        load.planned_inside(window), are_queued=are_queued,
+        may_wander=FindingCode.WINDOW_SHORT_FOR_QUEUE in codes,
+        are_sessions=evidence.traffic is not None and evidence.traffic.turns > 1,
+    )  # fmt: skip
+    if change is not None:
+        yield invalid(
+            FindingCode.BECAME_SLOWER if change.is_slower else FindingCode.BECAME_FASTER, latency=change.latency,
+            at_s=(change.at_ns - window.start_ns) / NS_PER_S, before_s=change.before_s, after_s=change.after_s,
+        )  # fmt: skip
 
 
 def _drifts(evidence: Evidence, inside: Requests) -> Iterator[Finding]:
@@ -309,8 +325,12 @@ def _drifts(evidence: Evidence, inside: Requests) -> Iterator[Finding]:
         )
 
 
-def _pressure(evidence: Evidence, load: Requests) -> Iterator[Finding]:
-    rate_per_s = (evidence.load.rate_per_s or 0.0) * (evidence.traffic.turns if evidence.traffic else 1.0)
+def _requests_per_s(evidence: Evidence) -> float:
+    """Requests that an open loop plans per second."""
+    return (evidence.load.rate_per_s or 0.0) * (evidence.traffic.turns if evidence.traffic else 1.0)
+
+
+def _pressure(evidence: Evidence, load: Requests, rate_per_s: float) -> Iterator[Finding]:
     found = backlog(load, evidence.window, rate_per_s)
     if found.pressure is Pressure.SATURATED:
         yield invalid(

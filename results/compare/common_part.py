@@ -4,8 +4,8 @@ In a closed loop the faster side gets further in the plan, to requests of other 
 repeat is compared over the requests that both measured. All values of a comparison come from :func:`over_common_part`:
 
 - latencies, attainment, failures and figures of sessions are those of the common requests;
-- the rates of a closed loop are what the common requests make over the time that they took
-  (:mod:`bakeoff.results.metrics.closed_loop`), and energies per token and request follow them;
+- the rates of a closed loop are those of the common requests (:mod:`bakeoff.results.metrics.closed_loop`), and energies
+  per token and request follow them;
 - rates of an open loop, which its arrivals set, and the metrics of gaps between tokens and of memory are those of the
   whole window.
 
@@ -21,13 +21,10 @@ from bakeoff.results.columns import UNKNOWN, Ints
 from bakeoff.results.compare.sides import AnyTrial
 from bakeoff.results.export.benchmark_json import StoredTrial
 from bakeoff.results.metrics import CATALOGUE, Value, absent
-from bakeoff.results.metrics.closed_loop import closed_loop_rates, cycles_ns
-from bakeoff.results.metrics.sessions import over_requests
-from bakeoff.results.metrics.trial import request_metrics
-from bakeoff.results.records import FAILURE_PAUSE_NS, Phase, Slo
+from bakeoff.results.metrics.trial import has_long_run_rates, long_run_metrics, request_metrics
+from bakeoff.results.records import Phase, Slo
 from bakeoff.results.requests import Requests
 from bakeoff.results.run.work import work_of
-from bakeoff.results.units import NS_PER_S
 
 Sessions = Mapping[str, Sequence[AnyTrial]]
 """Session → trials of one side at one load."""
@@ -35,8 +32,6 @@ BothSessions = tuple[dict[str, list[AnyTrial]], dict[str, list[AnyTrial]]]
 """Those of A and of B."""
 _MIN_COMMON = 0.5
 """Smallest part of a trial's requests that stands for it: first turns are common more often than later ones."""
-_MIN_TIMED = 0.9
-"""Smallest part of the common requests whose cycles must be known: those that are not tend to be the longest."""
 _ENERGIES = {
     "energy_per_output_token_j": "output_tokens_per_s",
     "energy_above_idle_per_output_token_j": "output_tokens_per_s",
@@ -54,10 +49,10 @@ class CommonTrial(StoredTrial, frozen=True):
     """A trial whose metrics and work are those of the common part.
 
     Attributes:
-        by_cycles: whether its rates are, too.
+        has_rates: whether its rates are, too.
     """
 
-    by_cycles: bool = False
+    has_rates: bool = False
 
 
 def over_common_part(a: Sessions, b: Sessions, slo: Slo) -> BothSessions:
@@ -75,8 +70,8 @@ def over_common_part(a: Sessions, b: Sessions, slo: Slo) -> BothSessions:
     parts = _parts(a, b)
     common: dict[int, CommonTrial] = {}
     if all(part.is_enough for part in parts):
-        by_cycles = all(part.has_cycles for part in parts)
-        common = {id(trial): part.over(trial, slo, by_cycles=by_cycles) for part in parts for trial in part.trials}
+        with_rates = all(part.has_rates(trial) for part in parts for trial in part.trials)
+        common = {id(trial): part.over(trial, slo, with_rates=with_rates) for part in parts for trial in part.trials}
     return _mapped(a, b, lambda trial: common.get(id(trial), trial))
 
 
@@ -139,7 +134,6 @@ class _Served:
         requests: those that count.
         keys: their identity, in ascending order.
         places: the position in ``requests`` of each key.
-        cycles_ns: of each request; `UNKNOWN` where a cycle is unknown, and without a closed loop.
     """
 
     def __init__(self, trial: AnyTrial, traffic_class: str | None = None) -> None:
@@ -151,19 +145,10 @@ class _Served:
         self.requests = requests if is_all else requests.take(requests.equal("traffic_class", traffic_class))
         keys, places, counts = np.unique(_keys(self.requests), return_index=True, return_counts=True)
         self.keys, self.places = keys[counts == 1], places[counts == 1]
-        self.cycles_ns = np.full(len(self.requests), UNKNOWN)
-        if trial.record.load.concurrency:
-            # Trials of other tools name no client, and need not have paused.
-            pause_ns = FAILURE_PAUSE_NS if trial.record.clients else 0
-            self.cycles_ns = cycles_ns(self.load, self.requests, pause_ns)
 
     def places_of(self, keys: Ints) -> Ints:
         """Positions in ``requests`` of some of the keys, in the order of the requests."""
         return np.sort(self.places[np.searchsorted(self.keys, keys)])
-
-    def timed(self, keys: Ints) -> Ints:
-        """Those of the keys whose cycles are known."""
-        return keys[self.cycles_ns[self.places[np.searchsorted(self.keys, keys)]] != UNKNOWN]
 
 
 class _Part:
@@ -176,35 +161,32 @@ class _Part:
     Attributes:
         trials: the members.
         is_enough: whether it stands for them.
-        has_cycles: whether the cycles of its requests are known.
     """
 
     def __init__(self, members: Sequence[_Served], every: Sequence[_Served]) -> None:
         self._members = {id(served.trial): served for served in members}
         self._keys = functools.reduce(np.intersect1d, (served.keys for served in every))
-        self._timed = functools.reduce(lambda keys, served: served.timed(keys), every, self._keys)
         fewest = min(len(served.keys) for served in every)
         self.trials = [served.trial for served in members]
         self.is_enough = len(self._keys) >= max(1.0, _MIN_COMMON * fewest)
-        self.has_cycles = len(self._timed) >= _MIN_TIMED * len(self._keys)
 
     def requests_of(self, trial: AnyTrial) -> Requests:
         """The common requests, as one of the trials served them."""
         served = self._members[id(trial)]
         return served.requests.take(served.places_of(self._keys))
 
-    def over(self, trial: AnyTrial, slo: Slo, *, by_cycles: bool) -> CommonTrial:
+    def has_rates(self, trial: AnyTrial) -> bool:
+        """Whether the rates of one of the trials over the common part are known."""
+        return has_long_run_rates(trial.record, self._members[id(trial)].load, self.requests_of(trial))
+
+    def over(self, trial: AnyTrial, slo: Slo, *, with_rates: bool) -> CommonTrial:
         """One of the trials over the common part."""
-        served, slots = self._members[id(trial)], trial.record.load.concurrency
-        requests = self.requests_of(trial)
-        of_sessions = over_requests(trial.record, served.load, requests)
-        metrics = trial.metrics | request_metrics(requests, slo) | of_sessions
-        if slots and by_cycles:
-            places = served.places_of(self._timed)
-            took_s = int(served.cycles_ns[places].sum()) / NS_PER_S / slots
-            metrics |= closed_loop_rates(served.requests.take(places), took_s, slo)
+        served, requests = self._members[id(trial)], self.requests_of(trial)
+        metrics = trial.metrics | request_metrics(requests, slo)
+        metrics |= long_run_metrics(trial.record, served.load, requests, slo, with_rates=with_rates)
+        if with_rates:
             metrics |= {name: _per(rate, trial.metrics, metrics, name) for name, rate in _ENERGIES.items()}
-        return CommonTrial(trial.record, metrics, trial.quality, work_of(requests), by_cycles=by_cycles)
+        return CommonTrial(trial.record, metrics, trial.quality, work_of(requests), has_rates=with_rates)
 
 
 def _keys(requests: Requests) -> Ints:

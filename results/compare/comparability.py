@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from bakeoff.results.log.run_log import Manifest
-from bakeoff.results.metrics.catalogue import DEFINITIONS
+from bakeoff.results.metrics.catalogue import COMPARABLE
 from bakeoff.results.records import TrialRecord
 from bakeoff.results.views.llmd_format import STATED
 
@@ -42,7 +42,7 @@ def conditions(manifest: Manifest) -> dict[str, Any]:
         # Their workloads and weights are in the traffic; what their requests carry, and their SLOs, are not.
         **({"classes": classes} if (classes := experiment.get("classes")) else {}),
         "faults": [_fault_text(fault) for fault in experiment.get("faults") or []] or None,
-        "metric definitions": DEFINITIONS,
+        "metric definitions": COMPARABLE,
     }
 
 

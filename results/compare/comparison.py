@@ -350,7 +350,7 @@ def _min_error(pair: _Pair, metric: Metric) -> float:
     if not (counts_at_a_bound or metric.name == "failures") or not all(pair.trials):
         return 0.0
     trials = [trial for side in pair.trials for trial in side]
-    if metric.name == "requests_per_s" and all(isinstance(trial, CommonTrial) and trial.by_cycles for trial in trials):
+    if metric.name == "requests_per_s" and all(isinstance(trial, CommonTrial) and trial.has_rates for trial in trials):
         return 0.0  # no request lies at the edge of a window
     counted = _met if metric.name == "goodput_per_s" else measured_requests
     requests = [sum(map(counted, trials)) for trials in pair.trials]

@@ -53,6 +53,8 @@ class RegressionKind(StrEnum):
     """Too many requests failed in some trials."""
     SATURATED = "saturated"
     """The engine fell behind its arrivals."""
+    SLOWED = "slowed"
+    """The engine became slower within the window, and again when the trial was repeated."""
     WORK = "work"
     """The engine did different work than the baseline."""
     ANSWERS = "answers"
@@ -66,6 +68,7 @@ _KINDS = {
     FailureMode.DIED: RegressionKind.DIED,
     FailureMode.FAILED: RegressionKind.FAILED_TRIALS,
     FailureMode.SATURATED: RegressionKind.SATURATED,
+    FailureMode.SLOWED: RegressionKind.SLOWED,
 }
 
 

@@ -42,6 +42,8 @@ class FailureMode(StrEnum):
     """Too many requests failed."""
     SATURATED = "saturated"
     """Fell behind its arrivals."""
+    SLOWED = "slowed"
+    """Became slower within the window, and again when the trial was repeated."""
 
 
 _CRASHES = frozenset({FailureMode.NOT_STARTED, FailureMode.DIED})
@@ -49,6 +51,7 @@ _KINDS = {
     FindingCode.ENGINE_DIED: FailureMode.DIED,
     FindingCode.ENGINE_RESTARTED: FailureMode.DIED,
     FindingCode.SATURATED: FailureMode.SATURATED,
+    FindingCode.BECAME_SLOWER: FailureMode.SLOWED,
 }
 """Any other invalidating finding caused by the engine counts as failed requests."""
 
@@ -81,6 +84,8 @@ def failure_mode_of(record: TrialRecord) -> FailureMode | None:
     if record.verdict is Verdict.VALID:
         return None
     codes = [finding.code for finding in record.invalidating if finding.code.cause is Cause.ENGINE]
+    if record.replaces is None:  # the machine may have slowed it down, and the trial is measured again
+        codes = [code for code in codes if code is not FindingCode.BECAME_SLOWER]
     kinds = {_KINDS.get(code, FailureMode.FAILED) for code in codes}
     return next((failure_mode for failure_mode in FailureMode if failure_mode in kinds), None)
 
@@ -88,7 +93,7 @@ def failure_mode_of(record: TrialRecord) -> FailureMode | None:
 def _failed_all(trials: Sequence[TrialRecord]) -> bool:
     """Whether the engine failed all trials of a load beyond chance."""
     modes = {failure_mode_of(record) for record in trials}
-    least = _MIN_SATURATED if FailureMode.SATURATED in modes else _MIN_TRIALS
+    least = _MIN_SATURATED if modes & {FailureMode.SATURATED, FailureMode.SLOWED} else _MIN_TRIALS
     return len(trials) >= least and None not in modes and not any(map(_is_near_limit, trials))
 
 

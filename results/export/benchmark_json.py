@@ -21,7 +21,7 @@ import numpy as np
 from bakeoff.results.errors import UNDECODABLE, NotExportable, NotImportable
 from bakeoff.results.log.run_log import Manifest
 from bakeoff.results.metrics import CATALOGUE, HEADLINE, Metric, Unit, Value, absent
-from bakeoff.results.metrics.catalogue import DEFINITIONS
+from bakeoff.results.metrics.catalogue import COMPARABLE, DEFINITIONS
 from bakeoff.results.metrics.quality import QualityRecord
 from bakeoff.results.records import SCHEMA_VERSION, RequestRecord, TrialRecord, schema_problem
 from bakeoff.results.run.cells import Cell, Trial
@@ -138,7 +138,7 @@ def read_benchmark_json(path: Path) -> list[StoredRun]:
         raise NotImportable(f"{path} holds no trials; write it with bakeoff export RUN --as pytest-benchmark --out DIR")
     if problem := schema_problem(head.schema_version):
         raise NotImportable(f"{path} {problem}")
-    if head.definitions != DEFINITIONS:
+    if not COMPARABLE <= head.definitions <= DEFINITIONS:
         raise NotImportable(
             f"{path} has values of metric definitions version {head.definitions}, not {DEFINITIONS}; "
             "export its run again with this version of Bakeoff"

@@ -18,9 +18,9 @@ from bakeoff.results.metrics import (
 )
 from bakeoff.results.metrics.declaration import Latency, TrialMetric
 
-DEFINITIONS = 3
-"""Version of the definitions; values of different versions are not compared. Raise it whenever a definition changes;
-a new metric needs no other."""
+DEFINITIONS, COMPARABLE = 4, 3
+"""Version of the definitions, to be raised whenever one changes (a new metric needs no other), and the oldest version
+whose stored values may be compared with those of today: what changed since is computed again from stored requests."""
 LATENCIES: dict[str, Latency] = {one.key: one for one in (*latency.LATENCIES, *reasoning.LATENCIES)}
 """All latencies by their key, in display order."""
 CATALOGUE: dict[str, TrialMetric] = {

@@ -79,6 +79,7 @@ class TrialData:
         self.load, self.window, self.slo, self.share_of = load, window, slo, share_of
         self.telemetry, self.idle, self.trial = telemetry, idle, trial
         self.inside = load.planned_inside(window) if planned is None else planned
+        self.is_part = planned is not None
         self._computed: dict[Callable[[TrialData], Any], Any] = {}
 
     @cached_property

@@ -24,19 +24,14 @@ waits for, only that of the last to end is known, and the others count as none. 
 measures the bias against simulated sessions.
 """
 
-import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import msgspec
 
 from bakeoff.results.metric import Better, Role, Unit
+from bakeoff.results.metrics.closed_loop import NO_PLAN, cycles
 from bakeoff.results.metrics.declaration import TrialData, TrialMetric
-from bakeoff.results.metrics.requests import sessions_of
-from bakeoff.results.metrics.throughput import share_inside
 from bakeoff.results.metrics.values import Value, absent
-from bakeoff.results.records import Outcome, RequestRecord, Slo, TrialRecord
-from bakeoff.results.requests import Requests
-from bakeoff.results.units import NS_PER_S
 
 NO_SESSIONS = "no session has several requests"
 """Why metrics of sessions are absent."""
@@ -67,76 +62,23 @@ class LongRun(msgspec.Struct, frozen=True):
 
 def long_run(data: TrialData) -> LongRun | str:
     """The sessions of a trial in the long run, or why they are unknown."""
-    trial = data.trial
-    if trial is None or trial.traffic is None:
-        return "the run does not say how its sessions were planned"
-    if trial.traffic.turns == 1:
+    trial, known = data.trial, data.once(cycles)
+    if trial is not None and trial.traffic is not None and trial.traffic.turns == 1:
         return NO_SESSIONS
-    if (tool_s := trial.traffic.session_tool_s) is None:
-        return "sessions have no long run under a load that changes, and none is stored by earlier versions"
-    ended = data.inside.take(~data.inside.is_cancelled)
-    if not len(ended):
-        return "no request was planned inside the window"
-    requests, delays_ns = trial.traffic.turns, data.once(delays)
-    server_s = requests * statistics.fmean(delays_ns[index] for index in ended.values("index")) / NS_PER_S
+    if isinstance(known, str) or trial is None or trial.traffic is None:
+        return known if isinstance(known, str) else NO_PLAN
+    ended, server_s = known.requests, known.turns * float(known.delays_s.mean())
     per_s = trial.load.rate_per_s or 0.0
     if trial.load.concurrency is not None:
-        if tool_s + server_s <= 0:
+        if known.session_s <= 0:
             return _NO_TIME
-        per_s = trial.load.concurrency / (tool_s + server_s)
+        per_s = trial.load.concurrency / known.session_s
     return LongRun(
-        tool_s=tool_s,
+        tool_s=known.tool_s,
         server_s=server_s,
-        tokens=requests * float(ended.chunks.total_tokens.mean()),
+        tokens=known.turns * float(ended.chunks.total_tokens.mean()),
         per_hour=_S_PER_H * per_s * float(ended.is_ok.mean()),
     )
-
-
-def delays(data: TrialData) -> dict[int, int]:
-    """Nanoseconds by which each request of the load delays its session, by the request's index."""
-    found: dict[int, int] = {}
-    for session in sessions_of(data.load):
-        ended = _ended(session)
-        at_once_ns = _ends_at_once(ended)
-        if not ended:
-            continue
-        last_ns = latest_ns = min(request.planned_ns for request in ended)
-        for request in sorted(ended, key=lambda request: request.ended_ns):
-            reached_ns = max(latest_ns, at_once_ns[request.turn])
-            found[request.index] = (request.ended_ns - last_ns) - (reached_ns - latest_ns)
-            last_ns, latest_ns = request.ended_ns, reached_ns
-    return found
-
-
-def over_requests(trial: TrialRecord, load: Requests, requests: Requests) -> dict[str, Value]:
-    """Compute the metrics of sessions over some requests of a trial.
-
-    Args:
-        trial: record of the trial.
-        load: all requests under load.
-        requests: those that count.
-    """
-    data = TrialData(load, trial.window, Slo(), share_inside, planned=requests, trial=trial)
-    return {metric.name: metric.of(data) for metric in METRICS}
-
-
-def _ends_at_once(session: Iterable[RequestRecord]) -> dict[int, int]:
-    """When each request of a session would end if every answer came at once, by its turn."""
-    ended_ns: dict[int, int] = {}
-    at_once_ns: dict[int, int] = {}
-    for request in session:
-        parents = (request.turn - 1,) if request.parents is None else request.parents
-        known = [parent for parent in parents if parent in ended_ns]  # others ended before the load began
-        at_once_ns[request.turn] = request.planned_ns
-        if known:
-            pause_ns = request.planned_ns - max(ended_ns[parent] for parent in known)
-            at_once_ns[request.turn] = max(at_once_ns[parent] for parent in known) + max(0, pause_ns)
-        ended_ns[request.turn] = request.ended_ns
-    return at_once_ns
-
-
-def _ended(requests: Iterable[RequestRecord]) -> list[RequestRecord]:
-    return [request for request in requests if request.outcome is not Outcome.CANCELLED]
 
 
 def _of(measure: Callable[[LongRun], Value]) -> Callable[[TrialData], Value]:

@@ -1,45 +1,77 @@
-"""Trend of a closed loop's throughput over its window.
+"""Whether an engine was in one state through a window: a step in its pace, wherever it lies.
 
-Student's t of the slope of the tokens that arrived in six to ten batches of the window (batch means: Law and
-Kelton, Simulation Modeling and Analysis, ch. 9). A batch lasts a turnover of a slot where the window is long enough, so
-that batches share no requests; a slope counts if it is both significant and large.
+A server that throttles, fills its cache, shares its machine with a second job or still warms up has two speeds, and the
+window's figures are those of neither. The times of the requests planned in the window are tested in their order
+(:mod:`bakeoff.results.statistics.steps`): TPOT, and TTFT unless requests queue, whose waits wander by themselves; of
+answers without tokens that have times, the time of a whole answer for each of its tokens. A drift shows as a step, too.
 """
 
-import math
+from typing import NamedTuple
 
 import numpy as np
 
-from bakeoff.results.records import Window
-from bakeoff.results.requests import Requests
-from bakeoff.results.statistics.distributions import t_tails
+from bakeoff.results.metrics import latency
+from bakeoff.results.requests import Floats, Requests
+from bakeoff.results.statistics.steps import MOST_DEVIATIONS, largest_step
 
-_MIN_BATCHES, _MAX_BATCHES = 6, 10
-_MAX_P = 1e-3
-_MIN_CHANGE = 0.2
+_LEAST_CHANGE, _LEAST_BEYOND_WANDERING = 1.25, 1.5
+"""Ratio of the medians on both sides, in either direction; and where a batch grows and shrinks slowly by itself."""
+_MIN_SESSIONS = 30
+"""Sessions in the window from which on their prompts, which grow from turn to turn, are a mix of the long run."""
 
 
-def throughput_change(requests: Requests, window: Window, turnover_s: float) -> float | None:
-    """Change of the token rate over the window relative to its mean; None without a significant trend.
+class Change(NamedTuple):
+    """A step in a latency.
+
+    Attributes:
+        latency: ``ttft``, ``tpot`` or ``normalized_latency``.
+        at_ns: planned time of the first request behind it.
+        before_s: median before it.
+        after_s: median behind it.
+    """
+
+    latency: str
+    at_ns: int
+    before_s: float
+    after_s: float
+
+    @property
+    def is_slower(self) -> bool:
+        """Whether the engine became slower."""
+        return self.after_s > self.before_s
+
+
+def change_of_state(
+    planned: Requests, *, are_queued: bool = False, may_wander: bool = False, are_sessions: bool = False
+) -> Change | None:
+    """The clearest step in a window; None if noise explains it, or it is small.
 
     Args:
-        requests: all under load.
-        window: of the trial.
-        turnover_s: mean time from one request of a slot to its next.
+        planned: requests planned in the window.
+        are_queued: whether requests wait for others.
+        may_wander: whether the time per token follows the requests in flight, which change slowly.
+        are_sessions: whether sessions have several requests.
     """
-    if window.length_s <= 0:
+    ok = planned.ok
+    if are_sessions and len(set(ok.values("session"))) < _MIN_SESSIONS:
         return None
-    turnovers = int(window.length_s / turnover_s) if turnover_s > 0 else _MAX_BATCHES
-    batches = min(_MAX_BATCHES, max(_MIN_BATCHES, turnovers))
-    edges = np.linspace(window.start_ns, window.end_ns, batches + 1)
-    chunks = requests.chunks
-    tokens, _ = np.histogram(chunks.ns.astype(np.float64), edges, weights=chunks.tokens.astype(np.float64))
-    mean = float(tokens.mean())
-    if not mean:
+    ok = ok.take(np.argsort(ok.ints("planned_ns"), kind="stable"))
+    series = {"tpot": latency.tpot_s(ok)}
+    if not are_queued:
+        series["ttft"] = latency.ttft_s(ok)
+    if not any(np.isfinite(values).any() for values in series.values()):
+        series["normalized_latency"] = latency.normalized_latency_s(ok)
+    least = _LEAST_BEYOND_WANDERING if may_wander else _LEAST_CHANGE
+    found = [change for name, values in series.items() if (change := _change(name, ok, values, least)) is not None]
+    return max(found, key=lambda pair: pair[0])[1] if found else None
+
+
+def _change(name: str, requests: Requests, values_s: Floats, least: float) -> tuple[float, Change] | None:
+    known = np.flatnonzero(np.isfinite(values_s))
+    step = largest_step(values_s[known])
+    if step is None or step.deviations <= MOST_DEVIATIONS or min(step.before, step.after) <= 0:
         return None
-    x = np.arange(batches) - (batches - 1) / 2
-    slope = float((x * tokens).sum() / (x * x).sum())
-    change = slope * (batches - 1) / mean
-    residual = tokens - mean - slope * x
-    error = math.sqrt(float((residual * residual).sum()) / (batches - 2) / float((x * x).sum()))
-    p_value = t_tails(slope / error, batches - 2) if error else 0.0
-    return change if abs(change) >= _MIN_CHANGE and p_value <= _MAX_P else None
+    if max(step.before, step.after) < least * min(step.before, step.after):
+        return None
+    at_ns = int(requests.ints("planned_ns")[known[step.place]])
+    return step.deviations, Change(name, at_ns, step.before, step.after)

@@ -1,8 +1,10 @@
 """Rates over the window, and goodput under an SLO.
 
-Requests count by the fraction of [planned, ended] within the window, tokens by their arrival. Both are unbiased for a
-steady load whatever the service times: over a long load every request contributes exactly one. While a backlog grows,
-the fraction would count time in the queue as work, so requests count by their last token instead.
+Rates of a closed loop are those of its long run (:mod:`bakeoff.results.metrics.closed_loop`). In an open loop, whose
+arrivals do not wait for answers, requests count by the fraction of [planned, ended] within the window, tokens by their
+arrival. Both are unbiased for a steady load whatever the service times: over a long load every request contributes
+exactly one. While a backlog grows, the fraction would count time in the queue as work, so requests count by their last
+token instead.
 """
 
 import numpy as np
@@ -10,6 +12,7 @@ import numpy as np
 from bakeoff.results.columns import UNKNOWN, Ints
 from bakeoff.results.metric import Better, Role, Unit
 from bakeoff.results.metrics import latency
+from bakeoff.results.metrics.closed_loop import Cycles, cycles, is_in_long_run, long_run_rate
 from bakeoff.results.metrics.declaration import Needs, ShareOf, TrialData, TrialMetric
 from bakeoff.results.metrics.prefix_cache import prompt_tokens
 from bakeoff.results.metrics.values import Value, absent
@@ -43,7 +46,7 @@ def output_tokens_per_s(requests: Requests, window: Window) -> Value:
         requests: all under load, those planned outside the window included.
         window: of the trial.
     """
-    if len(requests) and not (requests.equal("is_streamed", True) | (requests.chunks.total_tokens > 0)).any():
+    if not _has_tokens(requests):
         return absent("the answers have no tokens")
     return per_second(tokens_inside(requests, window), window)
 
@@ -145,13 +148,56 @@ def tokens_per_chunk(requests: Requests) -> Value:
 
 
 def output_rate(data: TrialData) -> Value:
-    """Output tokens per second of a trial."""
+    """Output tokens per second of a trial; those of failed requests count too."""
+    if is_in_long_run(data) and _has_tokens(data.load):
+        return Value(long_run_rate(data, _ended(data).chunks.total_tokens))
     return output_tokens_per_s(data.load, data.window)
 
 
 def request_rate(data: TrialData) -> Value:
     """Requests per second of a trial."""
+    if is_in_long_run(data):
+        return Value(long_run_rate(data, _ended(data).is_ok))
     return requests_per_s(data.load, data.window, data.share_of)
+
+
+def _generated_rate(data: TrialData) -> Value:
+    if is_in_long_run(data) and _has_tokens(data.load):
+        ended = _ended(data)
+        return Value(long_run_rate(data, ended.chunks.total_tokens + np.maximum(ended.ints("hidden_tokens"), 0)))
+    return generated_tokens_per_s(data.load, data.window, data.share_of)
+
+
+def _prompt_rate(data: TrialData, *, uncached: bool = False) -> Value:
+    of_window = uncached_prompt_tokens_per_s if uncached else prompt_tokens_per_s
+    if not is_in_long_run(data):
+        return of_window(data.load, data.window, data.share_of)
+    ended = _ended(data)
+    if (why := of_window(ended, data.window, _whole)).value is None:
+        return why
+    cached = np.maximum(ended.ints("cached_tokens"), 0) if uncached else 0
+    return Value(long_run_rate(data, np.where(ended.is_ok, ended.ints("prompt_tokens") - cached, 0)))
+
+
+def _goodput(data: TrialData) -> Value:
+    if data.slo != Slo() and is_in_long_run(data):
+        return Value(long_run_rate(data, meets(_ended(data), data.slo)))
+    return goodput_per_s(data.load, data.window, data.slo)
+
+
+def _ended(data: TrialData) -> Requests:
+    known = data.once(cycles)
+    assert isinstance(known, Cycles)
+    return known.requests
+
+
+def _whole(requests: Requests, _: Window) -> Floats:
+    return requests.is_ok.astype(np.float64)
+
+
+def _has_tokens(requests: Requests) -> bool:
+    is_streamed = requests.equal("is_streamed", True)
+    return not len(requests) or bool((is_streamed | (requests.chunks.total_tokens > 0)).any())
 
 
 def _num_planned(data: TrialData) -> int:
@@ -171,7 +217,10 @@ METRICS = (
         short_title="tokens out",
         unit=Unit.TOKENS_PER_SECOND,
         better=Better.HIGHER,
-        definition="tokens that arrived inside the window, over its length",
+        definition=(
+            "tokens of an answer over a slot's time for it, times the slots; open loop: those inside the window, over "
+            "its length"
+        ),
         observation="a token that arrived",
         roles=frozenset({Role.HEADLINE, Role.GUARDRAIL, Role.PER_TOKEN, Role.FOLLOWS_PACE}),
         of=lambda data: data.once(output_rate),
@@ -182,13 +231,10 @@ METRICS = (
         title="generated",
         unit=Unit.TOKENS_PER_SECOND,
         better=Better.HIGHER,
-        definition=(
-            "the same with tokens that were counted and not streamed (hidden reasoning), those of each request times "
-            "its share inside: what is billed"
-        ),
+        definition=("the same with tokens that were counted and not streamed (hidden reasoning): what is billed"),
         observation="a token that arrived, or was hidden",
         roles=frozenset({Role.PER_TOKEN}),
-        of=lambda data: generated_tokens_per_s(data.load, data.window, data.share_of),
+        of=_generated_rate,
         count=lambda data: tokens_inside(data.load, data.window),
     ),
     TrialMetric(
@@ -196,9 +242,9 @@ METRICS = (
         title="prompt",
         unit=Unit.TOKENS_PER_SECOND,
         better=Better.HIGHER,
-        definition="prompt tokens of successful requests, each times its share inside the window, over its length",
+        definition="the same for the prompt tokens of successful requests",
         observation=_SHARE,
-        of=lambda data: prompt_tokens_per_s(data.load, data.window, data.share_of),
+        of=_prompt_rate,
         count=_num_counted,
     ),
     TrialMetric(
@@ -208,7 +254,7 @@ METRICS = (
         better=Better.HIGHER,
         definition="the same without the tokens that came from the prefix cache",
         observation=_SHARE,
-        of=lambda data: uncached_prompt_tokens_per_s(data.load, data.window, data.share_of),
+        of=lambda data: _prompt_rate(data, uncached=True),
         count=_num_counted,
     ),
     TrialMetric(
@@ -216,7 +262,9 @@ METRICS = (
         title="requests",
         unit=Unit.PER_SECOND,
         better=Better.HIGHER,
-        definition="successful requests, each as the share of [planned, last token] inside the window, over its length",
+        definition=(
+            "successful requests, likewise; open loop: each as its share of [planned, last token] inside the window"
+        ),
         observation=_SHARE,
         roles=frozenset({Role.HEADLINE, Role.FOLLOWS_PACE, Role.COUNTS_AT_A_BOUND}),
         of=lambda data: data.once(request_rate),
@@ -227,10 +275,10 @@ METRICS = (
         title="goodput",
         unit=Unit.PER_SECOND,
         better=Better.HIGHER,
-        definition="requests planned inside the window that met every bound of the SLO, over its length",
+        definition="requests planned inside the window that met every bound of the SLO, likewise",
         observation=_PLANNED,
         roles=frozenset({Role.OF_SLO, Role.GUARDRAIL, Role.COUNTS_AT_A_BOUND, Role.NEEDS_CAPACITY}),
-        of=lambda data: goodput_per_s(data.load, data.window, data.slo),
+        of=_goodput,
         count=_num_planned,
     ),
     TrialMetric(
@@ -281,3 +329,8 @@ METRICS = (
         count=lambda data: len(data.inside.chunks.reads.ns),
     ),
 )
+RATES = frozenset({
+    "output_tokens_per_s", "generated_tokens_per_s", "prompt_tokens_per_s", "uncached_prompt_tokens_per_s",
+    "requests_per_s", "goodput_per_s",
+})  # fmt: skip
+"""Those of a closed loop are of its long run."""

@@ -4,8 +4,9 @@ from collections.abc import Iterable, Sequence
 
 from bakeoff.results.findings import FindingCode
 from bakeoff.results.metric import Role
-from bakeoff.results.metrics import throughput
+from bakeoff.results.metrics import sessions, throughput
 from bakeoff.results.metrics.catalogue import CATALOGUE, FAMILIES
+from bakeoff.results.metrics.closed_loop import is_in_long_run
 from bakeoff.results.metrics.declaration import Needs, ShareOf, TrialData
 from bakeoff.results.metrics.values import Absence, Value, absent
 from bakeoff.results.records import RequestRecord, Slo, TelemetryRecord, TrialRecord, Window, WindowKind
@@ -64,6 +65,29 @@ def request_metrics(requests: Iterable[RequestRecord], slo: Slo) -> dict[str, Va
     counted = Requests(requests)
     data = TrialData(counted, Window(0, 0), slo, throughput.share_inside, planned=counted)
     return {name: metric.of(data) for name, metric in CATALOGUE.items() if metric.needs is Needs.PLANNED}
+
+
+def has_long_run_rates(trial: TrialRecord, load: Requests, requests: Requests) -> bool:
+    """Whether a trial is a closed loop whose rates over some of its requests are known; arguments as for the next."""
+    data = TrialData(load, trial.window, Slo(), throughput.share_inside, planned=requests, trial=trial)
+    return is_in_long_run(data)
+
+
+def long_run_metrics(
+    trial: TrialRecord, load: Requests, requests: Requests, slo: Slo, *, with_rates: bool
+) -> dict[str, Value]:
+    """Compute the metrics of sessions over some requests of a trial, and of a closed loop also its rates.
+
+    Args:
+        trial: record of the trial.
+        load: all its requests under load.
+        requests: those that count.
+        slo: SLO of the experiment.
+        with_rates: whether its rates are known.
+    """
+    data = TrialData(load, trial.window, slo, throughput.share_inside, planned=requests, trial=trial)
+    rates = [metric for metric in throughput.METRICS if metric.name in throughput.RATES and with_rates]
+    return {metric.name: metric.of(data) for metric in (*sessions.METRICS, *rates)}
 
 
 def share_of(trial: TrialRecord) -> ShareOf:

@@ -7,6 +7,7 @@ _VERBS = {
     FailureMode.DIED: "died",
     FailureMode.FAILED: "failed too many requests",
     FailureMode.SATURATED: "fell behind its arrivals",
+    FailureMode.SLOWED: "became slower within the window, twice",
 }
 
 

@@ -68,6 +68,14 @@ SENTENCES: dict[FindingCode, str] = {
         "building up"
     ),
     FindingCode.NOT_STEADY: "throughput changed by {change_share} across the window; raise {duration}",
+    FindingCode.BECAME_SLOWER: (
+        "the engine became slower {at_s} into the window: the median of {latency} rose from {before_s} to {after_s}, "
+        "so no figure describes either state; find out what filled up, throttled or began then, and repeat"
+    ),
+    FindingCode.BECAME_FASTER: (
+        "the engine became faster {at_s} into the window: the median of {latency} fell from {before_s} to {after_s}, "
+        "so no figure describes either state; let it warm up first (or raise {ramp}), and let nothing else use it"
+    ),
     FindingCode.WINDOW_TOO_SHORT: (
         "the window is {window_s} long and must be {needed_window_s} or more; raise trial.max_window_s or "
         "trial.max_requests, or give the workload more requests"
@@ -319,7 +327,12 @@ XIDS = {
 }
 """Names of the best-known errors in NVIDIA's list (https://docs.nvidia.com/deploy/xid-errors)."""
 _WORDS = {
-    "latency": {"ttft": "TTFT", "tpot": "TPOT", "chunk_gap": "the gap between chunks"},
+    "latency": {
+        "ttft": "TTFT",
+        "tpot": "TPOT",
+        "normalized_latency": "the time per token",
+        "chunk_gap": "the gap between chunks",
+    },
     "claim": {"usage": "totals of usage", "ids": "token ids", "counts": "counts of each chunk"},
     "source": {
         "ids": "their ids",

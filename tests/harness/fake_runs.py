@@ -14,7 +14,7 @@ from bakeoff.results.findings import FindingCode
 from bakeoff.results.records import Outcome, Phase, RequestRecord
 from bakeoff.results.run.cells import Trial
 from tests.engines.fakes.answers import Answering, by_tokenizer
-from tests.engines.fakes.stage import running, start_over
+from tests.engines.fakes.stage import WORDS, running, start_over
 from tests.harness.in_process import InProcess
 from tests.workloads.small_tokenizers import checkpoint
 
@@ -22,7 +22,7 @@ SHORT = {"ramp_s": 0.1, "duration_s": 0.3, "warm_up_s": 0.0, "max_foreign_share"
 """A trial that is VALID even on a busy machine."""
 PAUSED = {
     FindingCode.WINDOW_TOO_SHORT, FindingCode.WINDOW_EMPTY, FindingCode.CLIENT_LATE, FindingCode.CLIENT_STALLED,
-    FindingCode.CLIENT_PAUSED, FindingCode.NOT_STEADY, FindingCode.ENGINE_FROZE,
+    FindingCode.CLIENT_PAUSED, FindingCode.BECAME_SLOWER, FindingCode.BECAME_FASTER, FindingCode.ENGINE_FROZE,
 }  # fmt: skip
 """What spoils so short a trial when the machine pauses all its processes for some 100 ms."""
 ATTEMPTS = 10
@@ -32,7 +32,8 @@ ATTEMPTS = 10
 def tokenizer(tmp_path: Path) -> Path:
     """A small tokenizer's folder, made once for each test."""
     folder = tmp_path / "tok"
-    return folder if folder.exists() else checkpoint(folder)
+    said = 20 * "".join(f" {word}" for word in WORDS)  # each is a token, as the fakes count them
+    return folder if folder.exists() else checkpoint(folder, merges=460, more=said)
 
 
 async def measured_run(

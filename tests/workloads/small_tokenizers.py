@@ -34,6 +34,7 @@ def checkpoint(
     bare: bool = False,
     template: str | None = CHATML,
     merges: int = 400,
+    more: str = "",
     **config: object,
 ) -> Path:
     """A folder with tokenizer.json and tokenizer_config.json.
@@ -44,10 +45,11 @@ def checkpoint(
         bare: words are tokens without the space before them too, as in every large vocabulary.
         template: the chat template; None for a base model.
         merges: learned pairs; 0 leaves bytes only, without any single-token word.
+        more: further text to learn from.
         config: further entries of tokenizer_config.json.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    trained(digits=digits, bare=bare, merges=merges).save(str(folder / "tokenizer.json"))
+    trained(digits=digits, bare=bare, merges=merges, more=more).save(str(folder / "tokenizer.json"))
     entries = {"bos_token": "<|im_start|>", "eos_token": {"content": "<|im_end|>"}, **config}
     if template is not None:
         entries["chat_template"] = template
@@ -55,7 +57,7 @@ def checkpoint(
     return folder
 
 
-def trained(*, digits: bool = False, bare: bool = False, merges: int = 400) -> tokenizers.Tokenizer:
+def trained(*, digits: bool = False, bare: bool = False, merges: int = 400, more: str = "") -> tokenizers.Tokenizer:
     """Byte-level BPE of ``LESSON``; by default it puts a special token before each text."""
     tokenizer = tokenizers.Tokenizer(models.BPE())
     byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -70,7 +72,7 @@ def trained(*, digits: bool = False, bare: bool = False, merges: int = 400) -> t
         show_progress=False,
     )
     words = "\n".join(LESSON.split())
-    tokenizer.train_from_iterator([LESSON, words] if bare else [LESSON], trainer)
+    tokenizer.train_from_iterator([LESSON, more, *([words] if bare else [])], trainer)
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<|endoftext|> $A", special_tokens=[("<|endoftext|>", tokenizer.token_to_id("<|endoftext|>"))]
     )

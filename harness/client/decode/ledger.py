@@ -178,10 +178,11 @@ class _Question:
             hides_reasoning: whether that has tokens of reasoning that no chunk shows.
             end_ns: when the event with the finish reason arrived, if it has no token.
         """
-        wrong = None
-        if usage is not None and (not self._can_be(usage) or self._has_more(usage)):
+        wrong, of_each = None, list(self._of_each())
+        is_confirmed = any(sum(counts) == usage for counts, _ in of_each)
+        if usage is not None and (not self._can_be(usage) or (not is_confirmed and self._has_more(usage))):
             usage, wrong = None, TokenClaim.USAGE
-        for counts, source in self._of_each():
+        for counts, source in of_each:
             total = sum(counts)
             if self._can_be(total) and self._is_confirmed(counts, source, usage) and self._is_nearer(total, usage):
                 return counts, source, wrong if usage in {None, total} else TokenClaim.USAGE
@@ -207,7 +208,7 @@ class _Question:
         """Whether the tokenizer finds clearly more tokens in the text; it is asked only where that may be."""
         if self._tokenizer is None or self._text_bytes <= _USUAL_BYTES * tokens:
             return False
-        return tokens < (1 - _TOKENIZER_SHARE) * sum(self._found) - 1
+        return tokens < (1 - _TOKENIZER_SHARE) * sum(self._found) - _SLACK_TOKENS
 
     def _of_each(self) -> Iterator[tuple[list[int], TokenSource]]:
         """The server's own counts for all chunks: by ids, and as it states them."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from bakeoff.harness.conduct.policies import Done
-from bakeoff.results.findings import Cause, Severity
+from bakeoff.results.findings import Cause, FindingCode
 from bakeoff.results.log.run_log import RunLog, TrialPlanned
 from bakeoff.results.records import TrialPlan, TrialRecord, Verdict
 
@@ -17,7 +17,7 @@ _SPOILT_PER_REPEAT = 4
 class FixedPlan:
     """Runs every trial of a plan, except those of engines that were given up.
 
-    A trial that is INVALID only because of the client or the machine is measured once more, right after it.
+    A trial that is INVALID for reasons that may not recur is measured once more, right after it.
 
     Args:
         plan: the trials in order; those of one engine and repeat must be adjacent, and share a start.
@@ -51,6 +51,10 @@ class FixedPlan:
 
 
 def is_spoilt(record: TrialRecord) -> bool:
-    """Whether a trial is INVALID for reasons that are not the engine's, nor the experiment's, and may not recur."""
-    causes = {finding.code.cause for finding in record.findings if finding.severity is Severity.INVALID}
-    return record.verdict is Verdict.INVALID and bool(causes) and causes <= {Cause.CLIENT, Cause.MACHINE}
+    """Whether a trial is INVALID for reasons that may not recur.
+
+    They are the client's or the machine's, or an engine became slower, for which the machine may be the reason too.
+    """
+    codes = {finding.code for finding in record.invalidating}
+    may_pass = all(code.cause in {Cause.CLIENT, Cause.MACHINE} or code is FindingCode.BECAME_SLOWER for code in codes)
+    return record.verdict is Verdict.INVALID and bool(codes) and may_pass

@@ -13,6 +13,7 @@ _FAILURE_MODES = {
     RegressionKind.DIED: FailureMode.DIED,
     RegressionKind.FAILED_TRIALS: FailureMode.FAILED,
     RegressionKind.SATURATED: FailureMode.SATURATED,
+    RegressionKind.SLOWED: FailureMode.SLOWED,
 }
 
 

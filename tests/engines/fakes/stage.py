@@ -16,7 +16,7 @@ import msgspec
 from aiohttp import web
 
 EOS_ID = 2
-_WORDS = ("Paris", "is", "the", "capital", "of", "France", "and", "naïve", "cafés", "open", "early")
+WORDS = ("Paris", "is", "the", "capital", "of", "France", "and", "naïve", "cafés", "open", "early")
 
 
 class Token(msgspec.Struct, frozen=True):
@@ -47,7 +47,7 @@ class Script(msgspec.Struct, frozen=True):
         """The answer: ``wanted`` tokens, or fewer if the model ends first and is allowed to."""
         ends = self.natural_length and self.natural_length < wanted and not forced
         count = self.natural_length - 1 if ends else wanted
-        tokens = [Token(100 + i, f" {_WORDS[i % len(_WORDS)]}") for i in range(count)]
+        tokens = [Token(100 + i, f" {WORDS[i % len(WORDS)]}") for i in range(count)]
         return [*tokens, Token(EOS_ID, "</s>", special=True)] if ends else tokens
 
     def groups(self, tokens: Sequence[Token]) -> Iterator[Sequence[Token]]:

@@ -214,14 +214,21 @@ def test_a_steady_queue_is_fine():
     assert findings_of(steady, load=POISSON) == []
 
 
-def test_a_closed_loop_whose_throughput_falls_is_not_steady():
-    """20 tokens in the first second, one fewer in each later one: a mean of 15.5, and 9 fewer at the end."""
-    arrivals_ns = [i * S + S // 2 for i in range(10)]
-    slowing = [request(0, chunk_ns=arrivals_ns, chunk_tokens=[20 - i for i in range(10)])]
-    (finding,) = invalidating(slowing)
-    assert finding.code is FindingCode.NOT_STEADY
-    assert finding.parameters["change_share"] == pytest.approx(-9 / 15.5)
-    assert invalidating(slowing, load=POISSON) == []
+@pytest.mark.parametrize("load", [Load(concurrency=2), POISSON])
+@pytest.mark.parametrize(("factor", "code"), [(2.0, FindingCode.BECAME_SLOWER), (0.5, FindingCode.BECAME_FASTER)])
+def test_an_engine_that_changes_its_pace_has_no_figures(load: Load, factor: float, code: FindingCode):
+    """From the 60th of 100 requests on, 6 s into the window, answers take another time."""
+    changed = [paced(i, factor if i >= 60 else 1.0) for i in range(100)]
+    finding = next(finding for finding in invalidating(changed, load=load) if finding.code is code)
+    assert finding.parameters["at_s"] == pytest.approx(6.0, abs=0.3)
+    assert invalidating([paced(i) for i in range(100)], load=load) == []
+
+
+def paced(number: int, factor: float = 1.0) -> RequestRecord:
+    """Planned at a tenth of a second, with its first token 50 ms later and its second after 50 more."""
+    planned_ns = number * S // 10
+    first_ns, last_ns = (planned_ns + round(ms * factor * S / 1000) for ms in (50, 100))
+    return request(number, number / 10, chunk_ns=[first_ns, last_ns], ended_ns=last_ns)
 
 
 @pytest.mark.parametrize(("t_ns", "counts"), [(5 * S, True), (11 * S, False)])

@@ -9,14 +9,12 @@ import pytest
 
 from bakeoff.harness.virtual import Batched, Fixed, PerToken, VirtualEngine, virtual_experiment, virtual_run
 from bakeoff.results import Run
-from bakeoff.results.columns import UNKNOWN
 from bakeoff.results.compare.common_part import CommonTrial, over_common_part
 from bakeoff.results.compare.comparison import EngineComparison, compare_sides
 from bakeoff.results.compare.config import ComparisonConfig
 from bakeoff.results.compare.sides import AnyTrial, side_of
 from bakeoff.results.export.benchmark_json import StoredTrial, stored
 from bakeoff.results.metrics import CATALOGUE, Value, absent
-from bakeoff.results.metrics.closed_loop import closed_loop_rates, cycles_ns
 from bakeoff.results.records import ClientRecord, Load, Outcome, Phase, RequestRecord, Slo, TrafficRecord
 from bakeoff.results.requests import Requests
 from bakeoff.results.run.cells import Trial
@@ -126,30 +124,6 @@ def test_requests_of_sessions_that_began_before_are_common_only_if_they_are_the_
         assert over(of([*begun, *window]), of([*other, *window]))[0].work.requests == 2
 
 
-def test_a_cycle_includes_the_pause_before_it() -> None:
-    """In milliseconds: turn 0 takes 10, then come 90 of pause and 20; what came before a first turn 2 is unknown."""
-    turns = [served(0, 0, 10, session="x"), served(1, 100, 20, session="x", turn=1), served(2, 0, 30, session="y")]
-    begun = [served(-3, 0, 10, session="x", turn=2), served(-2, 50, 10, session="x", turn=3)]
-    load = Requests([*begun, *turns])
-    assert cycles_ns(load, load).tolist() == [UNKNOWN, 50e6, 10e6, 110e6, 30e6]
-    at_once = Requests([served(0, 0, 10, session="x"), served(1, 5, 10, session="x", turn=1, parents=(0,))])
-    assert cycles_ns(at_once, at_once).tolist() == [10e6, UNKNOWN]
-    assert closed_loop_rates(Requests(), 0.0, Slo())["requests_per_s"].reason == "the requests took no time"
-
-
-def test_a_slots_pause_behind_the_failed_end_of_a_session_belongs_to_its_last_request() -> None:
-    """In milliseconds: turn 0 fails after 10 and pauses 100 in front of turn 1, which fails after 20 and ends x."""
-    failed = {"outcome": Outcome.HTTP_ERROR}
-    requests = [
-        served(0, 0, 10, session="x", **failed), served(1, 110, 20, session="x", turn=1, **failed),
-        served(2, 0, 30, session="y"), served(3, 0, 40, session="z", outcome=Outcome.TIMEOUT),
-        served(4, 0, 50, session="w", outcome=Outcome.CANCELLED),
-    ]  # fmt: skip
-    load = Requests(requests)
-    assert cycles_ns(load, load, 100_000_000).tolist() == [10e6, 220e6, 30e6, 40e6, 50e6]
-    assert cycles_ns(load, load).tolist() == [10e6, 120e6, 30e6, 40e6, 50e6]
-
-
 @pytest.mark.parametrize(("clients", "took_s"), [([], 0.2), ([ClientRecord("here", 4, 0.1, 1)], 0.3)])
 def test_only_this_client_pauses_behind_failures(clients: list[ClientRecord], took_s: float) -> None:
     """Four requests of 100 ms in two sessions; two fail, each of which pauses its slot 100 ms."""
@@ -163,7 +137,7 @@ def test_rates_are_those_of_the_window_where_cycles_are_unknown() -> None:
     begun = [served(-9 + 2 * i, 100 * i, 10, phase=Phase.RAMP, session=f"x{i}", turn=1) for i in range(4)]
     one, other = over(of(begun), of(begun, metrics={"requests_per_s": Value(7.0)}))
     assert isinstance(one, CommonTrial)
-    assert (one.by_cycles, value(one, "ttft_p50_s"), value(other, "requests_per_s")) == (False, 0.005, 7.0)
+    assert (one.has_rates, value(one, "ttft_p50_s"), value(other, "requests_per_s")) == (False, 0.005, 7.0)
 
 
 def test_too_few_common_requests_stand_for_no_trial() -> None:

@@ -40,6 +40,8 @@ def side(count: int, *findings: Finding, of: int = 8) -> list[TrialRecord]:
         ((SATURATED,), FailureMode.SATURATED),
         ((LATE,), None),
         ((invalid(FindingCode.NOT_STEADY),), None),
+        ((invalid(FindingCode.BECAME_SLOWER),), None),  # the trial is measured again
+        ((invalid(FindingCode.BECAME_FASTER),), None),
         ((warning(FindingCode.OUTPUT_LENGTH), LATE), None),
     ],
 )

@@ -53,7 +53,7 @@ def test_what_is_not_there_is_none() -> None:
 def test_a_trial_of_answers_that_reason() -> None:
     """20 and 6 tokens of reasoning by the chunks, 480 hidden by the engine's count; 5, 7 and 4 visible tokens."""
     hidden = thinking("", [800, 820], [2, 2], reasoning_tokens=480, hidden_tokens=480, output_tokens=4)
-    values = trial_metrics(trial(Load(concurrency=1)), [TWENTY_AND_FIVE, TOOLS, hidden], [], Slo())
+    values = trial_metrics(trial(Load(rate_per_s=3.0, arrival="poisson")), [TWENTY_AND_FIVE, TOOLS, hidden], [], Slo())
     assert values["first_visible_p50_s"].value == pytest.approx(0.5)
     assert values["reasoning_tokens"].value == pytest.approx((20 + 7 + 480) / 3)
     assert values["hidden_tokens"].value == pytest.approx(160)

@@ -7,10 +7,11 @@ import msgspec
 import pytest
 
 from bakeoff.results.metrics import trial_metrics
+from bakeoff.results.metrics.closed_loop import delays
 from bakeoff.results.metrics.declaration import TrialData
 from bakeoff.results.metrics.requests import sessions_of
-from bakeoff.results.metrics.sessions import delays, over_requests
 from bakeoff.results.metrics.throughput import share_inside
+from bakeoff.results.metrics.trial import long_run_metrics
 from bakeoff.results.metrics.values import Value
 from bakeoff.results.records import Load, Outcome, Phase, RequestRecord, Slo, TrafficRecord, TrialRecord, Window
 from bakeoff.results.requests import Requests
@@ -154,12 +155,13 @@ def test_without_pauses_there_is_no_stretch() -> None:
     assert of(planned(CLOSED, tool_s=0.0), CONVERSATION)["session_stretch"].reason == "sessions have no pauses"
 
 
+def over(requests: Sequence[RequestRecord]) -> dict[str, Value]:
+    return long_run_metrics(planned(CLOSED), Requests(CONVERSATION), Requests(requests), Slo(), with_rates=False)
+
+
 def test_a_part_of_the_requests_keeps_the_delays_that_they_have_in_the_whole_load() -> None:
     """The second and the third request took 1 and 3 s: eight of them take 16 s, and those of their own 24 s."""
-    part = over_requests(planned(CLOSED), Requests(CONVERSATION), Requests(CONVERSATION[1:3]))
+    part = over(CONVERSATION[1:3])
     assert (part["session_server_s"].value, part["session_s"].value) == (16.0, 46.0)
-    assert (
-        over_requests(planned(CLOSED), Requests(CONVERSATION), Requests(CONVERSATION[2:3]))["session_server_s"].value
-        == 24.0
-    )
+    assert over(CONVERSATION[2:3])["session_server_s"].value == 24.0
     assert CONVERSATION[1].planned_ns == 12_000 * MS

@@ -24,6 +24,7 @@ from bakeoff.results.requests import Requests
 from tests.results.handmade import MS, request, trial
 
 LOAD = Load(concurrency=1)
+OPEN = Load(rate_per_s=5.0, arrival="poisson")
 SLO = Slo(e2e_s=0.25)
 
 
@@ -43,9 +44,9 @@ def test_every_name_of_the_catalogue_has_a_value_or_a_reason() -> None:
 
 
 def test_worked_trial() -> None:
-    """Four requests in 0.8 s: window 0…800 ms; the last token at 800 ms falls on its open end.
+    """Four requests of one slot in 0.8 s.
 
-    Tokens inside: 4 × 4 − 2 = 14 → 17.5 tok/s. Requests: 4 inside → 5 /s. Prompt: 4 × 10 / 0.8 = 50 tok/s.
+    Each takes 200 ms: 5 requests, 5 × 4 = 20 tokens and 5 × 10 = 50 prompt tokens a second.
     TTFT 50 ms; TPOT (200 − 50) / 3 = 50 ms; E2E 200 ms; ITL: 50 once and 100 / 2 = 50 twice: 50 ms; gaps 50 and 100.
     """
     record, requests = trial(LOAD, issue_end=800), serial(4)
@@ -58,7 +59,7 @@ def test_worked_trial() -> None:
     assert values["normalized_latency_p50_s"] == pytest.approx(0.050)
     assert values["itl_p50_s"] == pytest.approx(0.050)
     assert values["chunk_gap_p50_s"] == pytest.approx(0.050)
-    assert values["output_tokens_per_s"] == pytest.approx(17.5)
+    assert values["output_tokens_per_s"] == pytest.approx(20.0)
     assert values["prompt_tokens_per_s"] == pytest.approx(50.0)
     assert values["requests_per_s"] == pytest.approx(5.0)
     assert values["goodput_per_s"] == pytest.approx(5.0)
@@ -91,9 +92,9 @@ def test_tails_over_tokens_need_as_many_answers() -> None:
 
 
 def test_a_request_belongs_to_the_window_by_its_plan_and_a_token_by_its_arrival() -> None:
-    """Ramp and tail contribute tokens to the window but no latencies."""
+    """Open loop: ramp and tail contribute tokens to the window but no latencies."""
     before, after = request(-100, [-50, 10]), request(1000, [1500])
-    values = trial_metrics(trial(LOAD), [before, *serial(5), after], [], SLO)
+    values = trial_metrics(trial(OPEN), [before, *serial(5), after], [], SLO)
     assert values["ttft_p50_s"].value == pytest.approx(0.050)
     assert values["output_tokens_per_s"].value == pytest.approx(5 * 4 - 2 + 1)
     assert values["failures"].value == 0
@@ -148,7 +149,7 @@ def test_events_of_one_read_are_one_chunk() -> None:
 
 
 def test_a_saturated_trial_keeps_its_rates_and_has_no_latency() -> None:
-    saturated = msgspec.structs.replace(trial(LOAD, issue_end=800), findings=[invalid(FindingCode.SATURATED)])
+    saturated = msgspec.structs.replace(trial(OPEN, issue_end=800), findings=[invalid(FindingCode.SATURATED)])
     values = trial_metrics(saturated, serial(4), [], SLO)
     assert values["output_tokens_per_s"].value == pytest.approx(17.5)
     for name in ("ttft_p50_s", "itl_p50_s", "goodput_per_s", "attainment"):
@@ -166,7 +167,7 @@ def test_requests_of_a_growing_backlog_count_by_their_last_token(code: FindingCo
         request(0, [100], outcome=Outcome.TRUNCATED),
         request(400, []),
     ]
-    grown = msgspec.structs.replace(trial(LOAD, issue_end=800), findings=[warning(code)])
+    grown = msgspec.structs.replace(trial(OPEN, issue_end=800), findings=[warning(code)])
     values = trial_metrics(grown, requests, [], SLO)
     assert values["requests_per_s"].value == pytest.approx(3 / 0.8)
     assert values["prompt_tokens_per_s"].value == pytest.approx(150 / 0.8)

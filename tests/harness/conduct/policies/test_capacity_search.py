@@ -244,6 +244,8 @@ def judged(findings: list[Finding], ttft: Value, itl: Value = Value(0.02)) -> At
         ([FindingCode.SATURATED, FindingCode.CLIENT_LATE], None),
         ([FindingCode.SATURATED, FindingCode.REQUESTS_LOST], None),
         ([FindingCode.NOT_STEADY], None),
+        ([FindingCode.BECAME_SLOWER], False),
+        ([FindingCode.BECAME_FASTER], None),
         ([FindingCode.ENGINE_STOPPED], None),
         ([FindingCode.CACHE_NOT_COLD], None),
     ],
