@@ -4,6 +4,8 @@ import urllib.parse
 
 import msgspec
 
+from bakeoff.engines.secrets import is_maskable, names_secret
+
 
 class Access(msgspec.Struct, frozen=True):
     """What every request to a server carries: credentials, all of them secret, and the form of its paths.
@@ -23,9 +25,10 @@ class Access(msgspec.Struct, frozen=True):
         return f"Access(headers={sorted(self.headers)})"
 
     def secrets(self) -> list[bytes]:
-        """Secrets that a server could echo, longest first."""
-        values = [*self.headers.values(), *(value for _, value in urllib.parse.parse_qsl(self.query))]
-        parts = {part.encode() for value in values for part in (value, value.rpartition(" ")[2]) if part}
+        """Secrets that a server could echo and that are masked in its answers, longest first."""
+        named = (value for name, value in urllib.parse.parse_qsl(self.query) if names_secret(name))
+        values = [*self.headers.values(), *named]
+        parts = {part.encode() for value in values for part in (value, value.rpartition(" ")[2]) if is_maskable(part)}
         return sorted(parts, key=len, reverse=True)
 
     def path(self, path: str) -> str:

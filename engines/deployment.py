@@ -207,15 +207,15 @@ def is_here(host: str) -> bool:
 
 
 def _secrets_in(url: str) -> list[str]:
-    """User without a password, password and query values of an address; the whole address if it is malformed."""
+    """User without a password, password and named secrets in the query; the whole address if it is malformed."""
     try:
         parts = urllib.parse.urlsplit(url)
     except ValueError:  # base_url refuses it; its password is somewhere in it
         return [url] if "@" in url else []
     user = parts.username if parts.username and not parts.password else None
-    query_values = [parts.query, *(value for _, value in urllib.parse.parse_qsl(parts.query))]
+    named = [value for name, value in urllib.parse.parse_qsl(parts.query) if names_secret(name)]
     own = [form for text in (user, parts.password) if text for form in (text, urllib.parse.unquote(text))]
-    return [*own, *([url] if "@" in url and not parts.netloc else []), *query_values]
+    return [*own, *([url] if "@" in url and not parts.netloc else []), *([parts.query] if named else []), *named]
 
 
 def _name(word: str) -> str:

@@ -24,7 +24,7 @@ from bakeoff.engines import guard, memory
 from bakeoff.engines.access import Access
 from bakeoff.engines.errors import EngineDied, NotReady, OutOfMemory, PortInUse
 from bakeoff.engines.remains import MARK, kill_remains
-from bakeoff.engines.secrets import LEAST_CHARS, MASK, conceal_named, known, without_secrets
+from bakeoff.engines.secrets import MASK, conceal_named, is_maskable, known, without_secrets
 from bakeoff.engines.server import LOG_TAIL_LINES, Server, file_beside, redirection
 from bakeoff.engines.tail import status_text, tail
 
@@ -153,7 +153,7 @@ def _secrets_line(values: Sequence[str]) -> bytes:
     """Secrets that the guard must mask in the log: known secrets given to the engine; empty if there are none."""
     text = "\0".join(values)
     lines = {line for secret in known() if secret in text for line in secret.splitlines()}
-    secrets = sorted((line for line in lines if len(line) >= LEAST_CHARS), key=len, reverse=True)
+    secrets = sorted(filter(is_maskable, lines), key=len, reverse=True)
     return "\0".join([MASK, *secrets]).encode(errors="surrogateescape") + b"\n" if secrets else b""
 
 

@@ -11,10 +11,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 MASK = "•••"
-LEAST_CHARS = 6
+LEAST_CHARS = 8
 """Shorter secrets are not masked, because they match ordinary text."""
+_LONGEST_WORD = 20
+_NUMBER = re.compile(r"[\d\s.,:/+-]*")
 _NAMES = re.compile(
-    r"(^|[_.-])(api[_-]?key|key|token|secret|password|passwd|pwd|authorization|auth|credentials?|cookie)$",
+    r"(^|[_.-])(api[_-]?key|key|token|secret|password|passwd|pwd|authorization|auth|credentials?|cookie|sig|signature"
+    r"|code)$",
     re.IGNORECASE,
 )
 _known: set[str] = set()
@@ -28,11 +31,21 @@ def names_secret(name: str) -> bool:
     return name != "PWD" and _NAMES.search(name) is not None
 
 
+def is_maskable(value: str) -> bool:
+    """Whether a secret may be masked wherever it occurs: it is long enough, and no word or number of ordinary text.
+
+    Local servers are given ``token``, ``null`` or ``1``, which stand in every answer: masked there, they would change
+    what was measured.
+    """
+    is_word = value.isalpha() and len(value) <= _LONGEST_WORD
+    return len(value) >= LEAST_CHARS and not is_word and _NUMBER.fullmatch(value) is None
+
+
 def conceal(*values: str) -> None:
     """Register secrets, also in URL encoding, and for ``Bearer KEY`` also the key alone."""
     for value in values:
         parts = {value, value.rpartition(" ")[2]}
-        _known.update(part for part in (*parts, *map(urllib.parse.quote, parts)) if len(part) >= LEAST_CHARS)
+        _known.update(part for part in (*parts, *map(urllib.parse.quote, parts)) if is_maskable(part))
 
 
 def conceal_named(values: Mapping[str, str]) -> None:

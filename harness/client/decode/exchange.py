@@ -90,7 +90,7 @@ def decode_stream(stream: StreamRecord, dialect: Dialect, tokenizer: Tokenizer |
         is_right=_is_right(stream, decoded) if outcome is Outcome.OK else None,
         error=masked(error) if error else None,
         answer_id=decoded.answer_id,
-        text="".join(delta.text for _, delta in decoded.deltas),
+        text=masked("".join(delta.text for _, delta in decoded.deltas)),  # a key may come in pieces
     )
 
 

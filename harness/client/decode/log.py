@@ -17,6 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 import msgspec
 
 from bakeoff.engines.dialects import Dialect
+from bakeoff.engines.secrets import conceal, known
 from bakeoff.harness.client.decode.exchange import decode_stream
 from bakeoff.harness.client.wire.orders import Format
 from bakeoff.harness.host.child import child_process, read_line, send
@@ -38,10 +39,12 @@ class Setup(msgspec.Struct, frozen=True):
     Attributes:
         format: wire format of the answers.
         tokenizer: folder of the model's; None if tokens need not or cannot be counted.
+        secrets: to mask in the texts of answers.
     """
 
     format: Format
     tokenizer: str | None
+    secrets: tuple[str, ...] = ()
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -101,7 +104,7 @@ async def decode_log(
         return
     outs = [folder.decoded_part(number) for number in range(len(ranges))]
     parts = [Part(str(log.path), start, end, str(out)) for (log, start, end), out in zip(ranges, outs, strict=True)]
-    setup = Setup(format, None if tokenizer is None else str(tokenizer.folder))
+    setup = Setup(format, None if tokenizer is None else str(tokenizer.folder), tuple(known()))
     waiting = iter(parts)
     try:
         async with asyncio.TaskGroup() as group:  # ends them all before their files are removed
@@ -179,6 +182,7 @@ def decoded_lines(setup: bytes, frames: bytes) -> bytes | None:
         frames: of a log.
     """
     given = msgspec.json.decode(setup, type=Setup)
+    conceal(*given.secrets)
     dialect = given.format.dialect()
     if dialect is None:
         return None
@@ -196,6 +200,7 @@ def decoded_lines(setup: bytes, frames: bytes) -> bytes | None:
 def main() -> None:
     """Decode the parts that the lines of stdin name, until it closes."""
     setup = msgspec.json.decode(sys.stdin.buffer.readline(), type=Setup)
+    conceal(*setup.secrets)
     dialect = setup.format.dialect()
     if dialect is None:
         return
