@@ -193,6 +193,8 @@ class TrialLoad:
             if beginning.history.sessions:
                 self._observer.stage(trial, Stage.PRIME)
             sent += await self._prime(beginning.history, slots=beginning.slots, sent=sent)
+            if beginning.history.sessions or restart:
+                await self._sampler.mark("before")  # what the engine counts from here on is the load alone
             steady = SteadyTraffic(
                 load, self._experiment.trial, traffic, beginning, may_restart=restart - whole < MAX_RESTARTS, sent=sent,
                 encode=self._encoded, encode_window=window, opened=open_window,

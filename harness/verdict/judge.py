@@ -123,7 +123,7 @@ def _findings(evidence: Evidence) -> Iterator[Finding]:
     yield from _off_length(evidence.traffic)
     yield from _unfilled(evidence, load)
     yield from uncalibrated(evidence, load)
-    yield from _of_counters(evidence, load)
+    yield from _of_counters(evidence)
     yield from address_findings(inside, evidence.telemetry, evidence.window, evidence.replica_header)
 
 
@@ -223,12 +223,12 @@ def _restarted(telemetry: Sequence[TelemetryRecord]) -> Iterator[Finding]:
         yield invalid(FindingCode.ENGINE_RESTARTED, counter=reset.name, before=reset.before, after=reset.after)
 
 
-def _of_counters(evidence: Evidence, load: Requests) -> Iterator[Finding]:
+def _of_counters(evidence: Evidence) -> Iterator[Finding]:
     """A counter that fell and recovered (several servers behind one address), or token counts unlike the client's."""
     reset = fall(evidence.telemetry)
     if reset is not None and reset.several:
         yield warning(FindingCode.SEVERAL_SERVERS, counter=reset.name, before=reset.before, after=reset.after)
-    elif disagreement := tokens_disagree(evidence.telemetry, load):
+    elif disagreement := tokens_disagree(evidence.telemetry, Requests(evidence.requests)):
         yield disagreement
 
 

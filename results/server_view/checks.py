@@ -49,8 +49,8 @@ def tokens_disagree(telemetry: Sequence[TelemetryRecord], requests: Requests) ->
 
     With failed requests the check does not apply: the engine may have generated tokens the client did not receive.
     """
-    measured = requests.under_load
-    reported = readings(telemetry).increase("output_tokens_total").value
+    samples = readings(telemetry)
+    measured, reported = samples.counted(requests), samples.increase("output_tokens_total").value
     if reported is None or not len(measured) or not measured.is_ok.all():
         return None
     counted = int(measured.chunks.tokens.sum())

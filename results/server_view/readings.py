@@ -9,9 +9,12 @@ from collections.abc import Sequence
 from typing import TypeGuard
 
 import msgspec
+import numpy as np
 
+from bakeoff.results.columns import UNKNOWN
 from bakeoff.results.metrics.values import Value, absent
-from bakeoff.results.records import TelemetryRecord, Window
+from bakeoff.results.records import Phase, TelemetryRecord, Window
+from bakeoff.results.requests import Requests
 from bakeoff.results.server_view.pages import engine_page
 
 BEFORE, AFTER = "before", "after"
@@ -32,6 +35,17 @@ class Readings(msgspec.Struct, frozen=True):
     before: TelemetryRecord | None
     after: TelemetryRecord | None
     why: str | None
+
+    def counted(self, requests: Requests) -> Requests:
+        """The requests that the counters count: those sent since the mark.
+
+        In runs of earlier versions these are also those that filled the cache with the histories of sessions.
+        """
+        if self.before is None:
+            return requests.under_load
+        sent_ns = requests.ints("sent_ns")
+        is_load = ~requests.equal("phase", Phase.WARMUP)
+        return requests.take(np.where(sent_ns == UNKNOWN, is_load, sent_ns >= self.before.t_ns))
 
     def increase(self, name: str) -> Value:
         """Increase of a counter between the marks; one that first appears during the load starts at 0."""
@@ -65,12 +79,12 @@ def readings(telemetry: Sequence[TelemetryRecord]) -> Readings:
     """Select the samples of the engine's page from a trial's telemetry; the sums of its pages if it has several."""
     records = engine_page(telemetry)
     good = [record for record in records if record.values.get("scrape_s") is not None]
-    before, after = (_marked(good, mark) for mark in (BEFORE, AFTER))
+    before, after = (_marked(good, mark) for mark in (BEFORE, AFTER))  # the last one: a load may begin again
     return Readings(good, before, after, None if before and after else _why(records, before))
 
 
 def _marked(records: Sequence[TelemetryRecord], mark: str) -> TelemetryRecord | None:
-    return next((record for record in records if record.values.get("mark") == mark), None)
+    return next((record for record in reversed(records) if record.values.get("mark") == mark), None)
 
 
 def _why(records: Sequence[TelemetryRecord], before: TelemetryRecord | None) -> str:

@@ -45,14 +45,14 @@ def server_view(telemetry: Sequence[TelemetryRecord], requests: Requests, window
 
     Args:
         telemetry: samples of the trial.
-        requests: decoded requests; warm-up is excluded, as it is by the marks.
+        requests: decoded requests; those that the counters count are chosen by the marks.
         window: the steady window, for gauges; everything else covers all measured requests.
 
     Returns:
         one value per name of the catalogue.
     """
     samples = readings(telemetry)
-    answered = requests.under_load.ok
+    answered = samples.counted(requests).ok
     answered = answered.take(answered.chunks.counts > 0)
     values = {**_gauges(samples, window), **_counters(samples)}
     means = {f"server_{name}_mean_s": histograms.mean(samples, f"{name}_s", len(answered)) for name in HISTOGRAMS}

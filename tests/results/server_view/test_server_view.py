@@ -23,7 +23,7 @@ def view(telemetry: list[TelemetryRecord], requests: list[RequestRecord] | None 
 
 
 def marks(before: dict[str, float], after: dict[str, float]) -> list[TelemetryRecord]:
-    return [reading(1, "before", **before), reading(9, "after", **after)]
+    return [reading(0, "before", **before), reading(9, "after", **after)]
 
 
 def numbers(figures: dict[str, Value], prefix: str) -> dict[str, float]:
@@ -239,3 +239,12 @@ def test_what_is_not_known_has_a_reason(telemetry: list[TelemetryRecord], reason
 def test_a_counter_that_is_no_number_is_none():
     figures = view([reading(1, "before", output_tokens_total=1), reading(9, "after", output_tokens_total=None)])
     assert figures["server_output_tokens"].reason == "the engine reports no number for it"
+
+
+def test_the_client_counts_what_the_engine_counts():
+    """Histories that fill the cache: those sent before the mark at 20 ms are on neither side, those behind it on both."""
+    sent = [request(ms, [ms + 5], sent=ms, phase=phase) for ms, phase in (
+        (10, Phase.WARMUP), (30, Phase.WARMUP), (40, Phase.RAMP), (50, Phase.MEASURED),
+    )]  # fmt: skip
+    marked = [reading(0, "before"), reading(0.02, "before", prefill_s_sum=1.0), reading(9, "after", prefill_s_sum=1.6)]
+    assert view(marked, sent)["server_prefill_mean_s"].value == pytest.approx(0.2)
