@@ -78,7 +78,8 @@ METRICS = Prometheus(
     values={
         "running": (Series("vllm:num_requests_running"),),
         "waiting": (Series("vllm:num_requests_waiting"),),
-        "kv_usage_share": (Series("vllm:kv_cache_usage_perc"),),
+        # its name before version 0.10 was the second
+        "kv_usage_share": (Series("vllm:kv_cache_usage_perc"), Series("vllm:gpu_cache_usage_perc")),
         "preemptions_total": (Series("vllm:num_preemptions_total"),),
         "prefix_queries_tokens_total": (Series("vllm:prefix_cache_queries_total"),),
         "prefix_hits_tokens_total": (Series("vllm:prefix_cache_hits_total"),),

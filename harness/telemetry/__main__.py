@@ -27,6 +27,7 @@ from bakeoff.harness.telemetry.orders import INTERVAL_NS, Include, Mark, Order, 
 from bakeoff.harness.telemetry.server import ServerProbe
 from bakeoff.results.errors import NotWritable
 from bakeoff.results.files.jsonl import Appender
+from bakeoff.results.ranges import within_range
 from bakeoff.results.records import TelemetryRecord
 
 
@@ -160,7 +161,7 @@ class _Samples:
         """Write one record."""
         if self._log:
             with self._reported():
-                self._log.append(record)
+                self._log.append(within_range(record))
 
     def close(self) -> None:
         """Sync and close the file."""

@@ -51,6 +51,7 @@ from bakeoff.results.log.spans import SpanFrame
 from bakeoff.results.log.step_costs import TrialCosts
 from bakeoff.results.log.step_log import EngineEvent, HttpRecord
 from bakeoff.results.metrics.quality import QualityRecord
+from bakeoff.results.ranges import within_range
 from bakeoff.results.records import RequestRecord, RunStatus, StoredFile, StreamRecord, TelemetryRecord, TrialRecord
 from bakeoff.results.requests import Requests
 
@@ -142,7 +143,7 @@ class TrialFolder:
         log = read_log(self.telemetry_log, TelemetryRecord, self.stored(self.telemetry_log))
         if problem := telemetry_problem(log.records):
             raise RunUnreadable(f"{self.telemetry_log} is damaged: {problem}; {RESTORE}")
-        return log
+        return msgspec.structs.replace(log, records=[within_range(record) for record in log.records])
 
     def torn(self) -> dict[str, int]:
         """Logs with a torn last record: file name → bytes that readers ignore."""

@@ -242,7 +242,7 @@ def test_a_counter_that_is_no_number_is_none():
 
 
 def test_the_client_counts_what_the_engine_counts():
-    """Histories that fill the cache: those sent before the mark at 20 ms are on neither side, those behind it on both."""
+    """Histories that fill the cache: those sent before the mark at 20 ms are on neither side, others on both."""
     sent = [request(ms, [ms + 5], sent=ms, phase=phase) for ms, phase in (
         (10, Phase.WARMUP), (30, Phase.WARMUP), (40, Phase.RAMP), (50, Phase.MEASURED),
     )]  # fmt: skip
