@@ -83,6 +83,7 @@ METRICS = Prometheus(
         "preemptions_total": (Series("vllm:num_preemptions_total"),),
         "prefix_queries_tokens_total": (Series("vllm:prefix_cache_queries_total"),),
         "prefix_hits_tokens_total": (Series("vllm:prefix_cache_hits_total"),),
+        "external_hits_tokens_total": (Series("vllm:external_prefix_cache_hits_total"),),
         "drafted_tokens_total": (Series("vllm:spec_decode_num_draft_tokens_total"),),
         "accepted_tokens_total": (Series("vllm:spec_decode_num_accepted_tokens_total"),),
         "verifications_total": (Series("vllm:spec_decode_num_drafts_total"),),
@@ -252,7 +253,7 @@ class VllmEngine(ServerEngine):
         Retries, because it fails while requests run, and an abandoned request runs on for a moment.
         """
         for _ in range(_RESET_TRIES):
-            status, body = await server.ask("POST", "/reset_prefix_cache")
+            status, body = await server.ask("POST", "/reset_prefix_cache?reset_external=true")
             if status != 200 or _json(body).get("success") is True:
                 return status == 200
             await asyncio.sleep(_RESET_PAUSE_S)

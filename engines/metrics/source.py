@@ -8,6 +8,7 @@ Our names, the same for every engine; values that an engine does not report are 
 ``preemptions_total``             preemptions: requests that lost their KV cache
 ``prefix_queries_tokens_total``   prompt tokens looked up in the prefix cache
 ``prefix_hits_tokens_total``      prompt tokens found in the prefix cache
+``external_hits_tokens_total``    prompt tokens found in a tier behind it, such as host memory or a store
 ``drafted_tokens_total``          draft tokens of speculative decoding
 ``accepted_tokens_total``         accepted draft tokens
 ``verifications_total``           verifications: steps of one request that checked drafts of it
@@ -28,7 +29,8 @@ import msgspec
 
 GAUGES = ("running", "waiting", "kv_usage_share")
 COUNTERS = (
-    "preemptions_total", "prefix_queries_tokens_total", "prefix_hits_tokens_total", "drafted_tokens_total",
+    "preemptions_total", "prefix_queries_tokens_total", "prefix_hits_tokens_total", "external_hits_tokens_total",
+    "drafted_tokens_total",
     "accepted_tokens_total", "verifications_total", "prompt_tokens_total", "output_tokens_total",
 )  # fmt: skip
 POSITIONED = "accepted_at_{}_total"

@@ -233,16 +233,16 @@ def _of_counters(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _hits(evidence: Evidence, load: Requests) -> tuple[int, int] | None:
-    """Prompt tokens from the engine's prefix cache, and all prompt tokens; None if the engine reports no hits.
+    """Prompt tokens from all tiers of the engine's cache, and all prompt tokens; None if the engine reports no hits.
 
     Counts from the engine's answers, or from its metrics endpoint if the answers have none.
     """
     if tokens := prompt_tokens(load):
         return tokens
-    hit = readings(evidence.telemetry).increase("prefix_hits_tokens_total").value
-    if hit is None:
-        return None
-    return round(hit), int(np.nan_to_num(prompt_lengths(load)).sum())
+    samples = readings(evidence.telemetry)
+    counted = [samples.increase(name).value for name in ("prefix_hits_tokens_total", "external_hits_tokens_total")]
+    known = [hits for hits in counted if hits is not None]
+    return (round(sum(known)), int(np.nan_to_num(prompt_lengths(load)).sum())) if known else None
 
 
 def _not_cold(evidence: Evidence, load: Requests) -> Iterator[Finding]:

@@ -31,7 +31,9 @@ from bakeoff.results.metrics import (
     trial_metrics,
     whole_load_metrics,
 )
+from bakeoff.results.metrics.prefix_cache import prompt_tokens
 from bakeoff.results.records import (
+    Cache,
     RunStatus,
     TrialPlan,
     TrialRecord,
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 T = TypeVar("T")
+_UNCHECKED = "cold: not checked, since it does not say what its prefix cache hit"
 _CHUNK_COLUMNS = ["trial", "request", "t_ns", "tokens"]
 
 
@@ -156,7 +159,8 @@ class Run:
         """Notes for readers of a report: rules of play, notes of workload and engines, and reused trials."""
         engines: dict[str, dict[str, None]] = {}  # engines that share a note, in order
         for trial in self.finished:
-            for note in trial.record.engine_description.notes if trial.record.engine_description else ():
+            notes = list(trial.record.engine_description.notes if trial.record.engine_description else ())
+            for note in [*notes, *([_UNCHECKED] if _is_cold_unchecked(trial) else [])]:
                 engines.setdefault(note, {})[trial.record.engine] = None
         origins = Counter(trial.record.reused_from for trial in self.finished if trial.record.reused_from)
         reused = [f"{count} trials were measured in the run {origin}" for origin, count in origins.items()]
@@ -340,6 +344,14 @@ class Run:
         server = server_view(telemetry, requests, record.window)
         work = work_of(requests.under_load.planned_inside(record.window))
         return Trial(record, requests, telemetry, metrics, load, server, folder.read_quality(), work)
+
+
+def _is_cold_unchecked(trial: Trial) -> bool:
+    """Whether a cache that was to be cold is not known to have been."""
+    traffic = trial.record.traffic
+    if traffic is None or traffic.cache is not Cache.COLD:
+        return False
+    return trial.server["server_prefix_hit_share"].value is None and prompt_tokens(trial.requests.under_load) is None
 
 
 def by_repeat(trials: Iterable[client_error.Measured], load: str, metric: str) -> dict[int, float]:
