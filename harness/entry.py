@@ -5,6 +5,7 @@ commands is part of what can fail, so they are imported inside.
 """
 
 import io
+import os
 import sys
 
 from bakeoff.harness.unexpected import unexpected
@@ -12,6 +13,7 @@ from bakeoff.harness.unexpected import unexpected
 
 def main() -> None:
     """Run the command of ``sys.argv`` and exit with its code."""
+    open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # tests and notebooks replace the streams
             stream.reconfigure(errors="backslashreplace")  # in ASCII there is no "·", which tables contain
@@ -23,3 +25,16 @@ def main() -> None:
     except Exception as error:  # noqa: BLE001
         code = unexpected(error)
     sys.exit(code)
+
+
+def open_closed_streams() -> None:
+    """Open the null device in place of a standard stream that is closed.
+
+    Its descriptor would become that of the next file or socket, which then would be read or written as that stream.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.dup2(os.open(os.devnull, os.O_RDWR), number)
+            setattr(sys, name, os.fdopen(number, mode, closefd=False))

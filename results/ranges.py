@@ -5,8 +5,6 @@ floats, 4294967295 of NVML's. One table serves the writer of samples and their r
 read.
 """
 
-import math
-
 import msgspec
 
 from bakeoff.results.records import TelemetryRecord
@@ -26,6 +24,8 @@ _BY_SUFFIX: tuple[tuple[str, float, float], ...] = (
 _OF_GPUS = {"memory_used_bytes": (0.0, 8.0 * _TIB), "memory_total_bytes": (0.0, 8.0 * _TIB)}
 _HOST_BYTES = (0.0, float(_PIB))
 _ANY = (-1e18, 1e18)
+_MOST_DIGITS = 40
+"""Of a number that is shown; JSON has integers that no float can hold."""
 
 
 def within_range(record: TelemetryRecord) -> TelemetryRecord:
@@ -37,15 +37,20 @@ def within_range(record: TelemetryRecord) -> TelemetryRecord:
     }
     if not wrong:
         return record
-    reasons = {name: f"the source shows {value:g}, which it cannot have" for name, value in wrong.items()}
+    reasons = {name: f"the source shows {_shown(value)}, which it cannot have" for name, value in wrong.items()}
     return msgspec.structs.replace(
         record, values=record.values | dict.fromkeys(wrong), reasons=record.reasons | reasons
     )  # fmt: skip
 
 
+def _shown(value: float) -> str:
+    digits = str(value)
+    return f"{value:g}" if len(digits) <= _MOST_DIGITS else f"a number of {len(digits)} digits"
+
+
 def _is_possible(source: str, name: str, value: float) -> bool:
     low, high = _range_of(source, name)
-    return math.isfinite(value) and low <= value <= high
+    return low <= value <= high
 
 
 def _range_of(source: str, name: str) -> tuple[float, float]:

@@ -16,8 +16,12 @@ if TYPE_CHECKING:
     from bakeoff.results.errors import NotWritable
 
 _MOST_CHARS = 400
-_UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS}
-"""A full or read-only disk. Bare OSErrors come from code that raises no error of ours, such as temporary files."""
+_UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG}
+"""A full or read-only disk, or a file above the limit of its size.
+
+Bare OSErrors come from code that raises no error of ours, such as temporary files.
+"""
+_MEASURING = {"bench", "calibrate", "gate", "profile", "run", "search"}
 _VERDICT_COMMANDS = {"claims", "gate", "history"}
 """Their exit code 2 means "cannot tell" or "some are left", so a mistake exits with 3."""
 
@@ -30,6 +34,9 @@ def guarded(app: cyclopts.App, arguments: Sequence[str]) -> int:
         written or the error is unexpected, 130 after Ctrl-C.
     """
     mistake = EXIT_INVALID if arguments and arguments[0] in _VERDICT_COMMANDS else EXIT_USER
+    if arguments and arguments[0] in _MEASURING and (odd := next(filter(_is_undecodable, arguments), None)):
+        _complain(f"{odd!r} is not UTF-8, which names that are stored must be", "rename it")
+        return mistake
     try:
         result = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
     except cyclopts.CycloptsError as error:
@@ -41,6 +48,11 @@ def guarded(app: cyclopts.App, arguments: Sequence[str]) -> int:
     except Exception as raised:  # noqa: BLE001  (what is not expected is reported as such)
         return _failed(raised, mistake, app, arguments)
     return result if isinstance(result, int) else EXIT_OK
+
+
+def _is_undecodable(argument: str) -> bool:
+    """Whether an argument holds bytes that are not UTF-8, which Python keeps as lone surrogates."""
+    return any("\ud800" <= char <= "\udfff" for char in argument)
 
 
 def _mistake(error: cyclopts.CycloptsError, command: str) -> str:
@@ -80,7 +92,12 @@ def _clipped(text: str) -> str:
 
 
 def _complain(message: str, hint: str | None = None) -> None:
-    sys.stderr.write(_masked(f"bakeoff: {message}{f'; {hint}' if hint else ''}\n"))
+    sys.stderr.write(_masked(_printable(f"bakeoff: {message}{f'; {hint}' if hint else ''}")) + "\n")
+
+
+def _printable(text: str) -> str:
+    """Text that quotes names from outside, without characters that control a terminal."""
+    return "".join(char if char.isprintable() or char == "\n" else repr(char)[1:-1] for char in text)
 
 
 def _masked(text: str) -> str:

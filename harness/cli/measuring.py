@@ -320,6 +320,7 @@ def _measured(experiment: "Experiment", out: File, earlier: "RunFolder | None" =
         RunInterrupted: Ctrl-C; it has the finished trials.
         Rehearsed: it was a dry run, and everything is in place.
     """
+    from bakeoff import results
     from bakeoff.harness.cli.reading import read
     from bakeoff.harness.conduct.run import create_run, rehearse, run_into
     from bakeoff.harness.errors import RunInterrupted
@@ -329,10 +330,9 @@ def _measured(experiment: "Experiment", out: File, earlier: "RunFolder | None" =
         raise Rehearsed
     folder = create_run(experiment, Path(out), earlier)
     interrupted = run_into(folder, experiment, earlier)
-    measured = read(folder.path)
     if interrupted:
-        raise RunInterrupted(measured)
-    return measured
+        raise RunInterrupted(results.load(folder.path))  # `report` decodes what is left
+    return read(folder.path)
 
 
 def _show(measured: "Run | list[Difference]", *, dry_run: DryRun = False, json: Json = False) -> None:  # noqa: ARG001

@@ -209,7 +209,7 @@ async def run_experiment(
                 done = await conductor.carry_out(make_policy(preparation, run))
         except asyncio.CancelledError:
             _end(writer, world, RunStatus.INTERRUPTED, "interrupted by the user")
-            recover(run)
+            recover(run, most_bytes=_QUICKLY_DECODED_BYTES)
             raise
         except Exception as error:
             cause = first_leaf(error)
@@ -217,6 +217,10 @@ async def run_experiment(
                 _end(writer, world, RunStatus.FAILED, f"{type(cause).__name__}: {cause}")
             raise
         _end(writer, world, RunStatus.FAILED if done.failure else RunStatus.COMPLETE, done.failure, *done.notes)
+
+
+_QUICKLY_DECODED_BYTES = 8 << 20
+"""Raw log that is decoded within a second, when the user waits for the end of an interrupted run."""
 
 
 def _finished_in(earlier: RunFolder | None, *, only_valid: bool) -> dict[str, list[tuple[RunFolder, TrialRecord]]]:
@@ -252,8 +256,12 @@ def _resumed_by(run: RunFolder, earlier: str | None) -> RunFolder | None:
     return folder
 
 
-def recover(run: RunFolder) -> int:
+def recover(run: RunFolder, *, most_bytes: int | None = None) -> int:
     """Decode the recorded streams of trials that were cut off, so that their requests can be read.
+
+    Args:
+        run: its folder.
+        most_bytes: leave trials with larger raw logs as they are; None decodes all.
 
     Returns:
         Number of decoded trials.
@@ -269,7 +277,11 @@ def recover(run: RunFolder) -> int:
     for _, folder in folders:
         folder.require()
     with_streams = [(plan, folder) for plan, folder in folders if folder.stream_logs()]
-    cut_off = [(plan, folder) for plan, folder in with_streams if not folder.has_requests()]
+    cut_off = [
+        (plan, folder)
+        for plan, folder in with_streams
+        if not folder.has_requests() and (most_bytes is None or folder.stream_bytes <= most_bytes)
+    ]
     if not cut_off:
         return 0
     engines = {engine.name: engine for engine in msgspec.convert(manifest.experiment["engines"], list[EngineConfig])}

@@ -267,7 +267,7 @@ class TrialRunner:
         )
         error, why = await self._client_errors.of(record, evidence)
         evidence = msgspec.structs.replace(evidence, client_error=error)
-        verdict, findings = judge(evidence)
+        verdict, findings = await self._world.in_thread(judge, evidence)
         if record.rules is not None:
             reasons = broken_afterwards(self._experiment, requests, record.window)
             record = msgspec.structs.replace(record, rules=record.rules.with_broken(reasons))

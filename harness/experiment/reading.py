@@ -17,6 +17,7 @@ from bakeoff.results.log.store import RunFolder
 from bakeoff.workloads import arrival
 from bakeoff.workloads.options import parsed_toml, typed_options
 
+_MAX_NAME_BYTES = 200
 _OF_CLASSES = {"name": CLASSES}
 
 
@@ -77,6 +78,10 @@ def experiment_from(data: dict[str, Any], owner: str) -> Experiment:
             raise BadExperiment(f"{owner}: classes say what is sent; leave out workload")
         plain["workload"] = _OF_CLASSES
     experiment = typed_options(Experiment, plain, owner, BadExperiment)
+    if not experiment.name.isprintable() or len(experiment.name.encode()) > _MAX_NAME_BYTES:
+        raise BadExperiment(
+            f"{owner}: name is part of a folder's; give printable characters, {_MAX_NAME_BYTES} at most"
+        )
     problem = problem_of_experiment(experiment)
     if problem:
         raise BadExperiment(f"{owner}: {problem}")

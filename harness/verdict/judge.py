@@ -2,11 +2,12 @@
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
 from bakeoff.harness.host.machine_state import machine_findings, sampler_lost
+from bakeoff.harness.host.threads import check_cancelled
 from bakeoff.harness.traffic.window_length import TURNOVERS
 from bakeoff.harness.verdict.addresses import address_findings
 from bakeoff.harness.verdict.answers import answer_findings, miscounted, resent
@@ -72,9 +73,16 @@ def judge(evidence: Evidence) -> tuple[Verdict, list[Finding]]:
         if any(fault.ready_ns is not None for fault in evidence.faults):
             effects |= _FOREIGN  # the processes of a server that was started again are not known to be the engine's
         found = itertools.chain((each for each in found if each.code not in effects), _of_faults(evidence.faults))
-    findings = sorted(found, key=lambda finding: finding.severity is not Severity.INVALID)
+    findings = sorted(_unless_cancelled(found), key=lambda finding: finding.severity is not Severity.INVALID)
     is_invalid = bool(findings) and findings[0].severity is Severity.INVALID
     return (Verdict.INVALID if is_invalid else Verdict.VALID), findings
+
+
+def _unless_cancelled(found: Iterable[Finding]) -> Iterator[Finding]:
+    """The findings, each looked for only while somebody waits for the verdict."""
+    for finding in found:
+        check_cancelled()
+        yield finding
 
 
 def _findings(evidence: Evidence) -> Iterator[Finding]:

@@ -141,7 +141,11 @@ def _shows(request: web.Request, token: str) -> bool:
         request.cookies.get(COOKIE),
         request.headers.get("Authorization", "").removeprefix("Bearer "),
     )
-    return any(hmac.compare_digest(candidate.encode(), token.encode()) for candidate in tokens if candidate)
+    return any(
+        hmac.compare_digest(candidate.encode("utf-8", "surrogateescape"), token.encode())
+        for candidate in tokens
+        if candidate
+    )
 
 
 def _dress(response: web.StreamResponse) -> None:

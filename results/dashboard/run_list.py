@@ -11,6 +11,7 @@ from bakeoff.results.records import RunStatus
 from bakeoff.results.text.format import ABSENT, moment_text, value_text
 
 PER_PAGE = 50
+_LAST_PAGE = 1_000_000
 _DIGITS = 9  # of a commit
 FILTERS = {
     "name": "Experiment", "engine": "Engine", "model": "Model", "url": "Address", "level": "Load",
@@ -90,8 +91,9 @@ def list_page(index: Index, parameters: Mapping[str, str]) -> ListPage:
         index: of the folder of runs.
         parameters: ``q``, ``page`` and the names of :data:`FILTERS`; an unknown value matches nothing.
     """
-    page = int(parameters["page"]) if parameters.get("page", "").isdecimal() else 1
-    page = min(max(page, 1), 1_000_000)
+    asked = parameters.get("page", "")
+    digits = asked[: len(str(_LAST_PAGE))]  # Python refuses to read thousands of them
+    page = min(max(int(digits), 1), _LAST_PAGE) if asked.isdecimal() else 1
     query = query_of(parameters, limit=PER_PAGE, offset=(page - 1) * PER_PAGE)
     if query is None:
         runs, total, query = [], 0, Query()

@@ -44,6 +44,8 @@ def read_stored(path: Path, stored: StoredFile | None, remedy: str = RESTORE) ->
         RunUnreadable: it cannot be read, is missing or was changed.
     """
     try:
+        if stored is not None:  # a file of another size need not be read
+            _compare_sizes(path, stored, path.stat().st_size, remedy)
         data = path.read_bytes()
     except FileNotFoundError as error:
         if stored is None:
@@ -52,7 +54,8 @@ def read_stored(path: Path, stored: StoredFile | None, remedy: str = RESTORE) ->
     except OSError as error:
         raise RunUnreadable(f"{path} cannot be read ({error.strerror}); {remedy}") from error
     if stored is not None:
-        _compare(path, stored, len(data), hashlib.sha256(data).hexdigest(), remedy)
+        _compare_sizes(path, stored, len(data), remedy)
+        _compare_hashes(path, stored, hashlib.sha256(data).hexdigest(), remedy)
     return data
 
 
@@ -66,12 +69,15 @@ def verify(path: Path, stored: StoredFile | None, remedy: str = RESTORE) -> None
         return
     if not path.is_file():
         raise RunUnreadable(f"{path} is missing; {remedy}")
-    now = stored_file(path, stored.records)
-    _compare(path, stored, now.size_bytes, now.sha256, remedy)
+    _compare_sizes(path, stored, path.stat().st_size, remedy)
+    _compare_hashes(path, stored, stored_file(path, stored.records).sha256, remedy)
 
 
-def _compare(path: Path, stored: StoredFile, size_bytes: int, sha256: str, remedy: str) -> None:
+def _compare_sizes(path: Path, stored: StoredFile, size_bytes: int, remedy: str) -> None:
     if size_bytes != stored.size_bytes:
         raise RunUnreadable(f"{path} has {size_bytes:,} bytes, and {stored.size_bytes:,} were stored; {remedy}")
+
+
+def _compare_hashes(path: Path, stored: StoredFile, sha256: str, remedy: str) -> None:
     if sha256 != stored.sha256:
         raise RunUnreadable(f"{path} was changed since it was stored; {remedy}")

@@ -39,12 +39,16 @@ CREATE INDEX waiting ON runs (id) WHERE NOT folded;
 _INSERT = "INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 
 
-def _version(metrics: Iterable[str]) -> int:
-    """Version of the file: changed definitions and new metrics require folding again. SQLite's has 31 bits."""
-    return zlib.crc32(repr((_LAYOUT, DEFINITIONS, sorted(metrics))).encode()) & 0x7FFF_FFFF
+def _version(metrics: Iterable[str], place: Path | str) -> int:
+    """Version of the file: changed definitions and new metrics require folding again. SQLite's has 31 bits.
 
-
-_VERSION = _version(CATALOGUE)
+    It holds for the file where this user made it: one that came with a folder from elsewhere may state any facts.
+    """
+    made = None
+    if isinstance(place, Path):
+        status = place.stat()
+        made = (os.getuid(), status.st_uid, status.st_dev, status.st_ino)
+    return zlib.crc32(repr((_LAYOUT, DEFINITIONS, sorted(metrics), made)).encode()) & 0x7FFF_FFFF
 
 
 class Scan(msgspec.Struct, frozen=True):
@@ -297,15 +301,19 @@ def _connection(path: Path) -> sqlite3.Connection:
 
 
 def _opened(place: Path | str) -> sqlite3.Connection:
+    if isinstance(place, Path):
+        with contextlib.suppress(OSError):
+            place.touch()
     db = sqlite3.connect(place, timeout=_WAIT_S, check_same_thread=False)
     try:
         db.execute("PRAGMA synchronous = OFF")  # a file damaged by a power cut is rebuilt
-        if db.execute("PRAGMA user_version").fetchone()[0] != _VERSION:
+        version = _version(CATALOGUE, place)
+        if db.execute("PRAGMA user_version").fetchone()[0] != version:
             with db:
                 db.execute("DROP TABLE IF EXISTS runs")
                 for statement in _TABLES.split(";"):
                     db.execute(statement)
-                db.execute(f"PRAGMA user_version = {_VERSION}")
+                db.execute(f"PRAGMA user_version = {version}")
         with db:
             # fails early if the file is read-only; runs that could not be read may have been restored since
             db.execute("DELETE FROM runs WHERE name = ''")

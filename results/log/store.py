@@ -116,6 +116,11 @@ class TrialFolder:
         """Raw logs by worker: every exchange that ended, in order of its end."""
         return [FrameLog(path, StreamRecord, self.stored(path)) for path in self._named("streams-*.frames")]
 
+    @property
+    def stream_bytes(self) -> int:
+        """Size of all raw logs."""
+        return sum(log.path.stat().st_size for log in self.stream_logs() if log.path.exists())
+
     def read_streams(self) -> Iterator[StreamRecord]:
         """Iterate over all exchanges that ended."""
         return itertools.chain.from_iterable(self.stream_logs())

@@ -43,6 +43,17 @@ def test_an_unexpected_error_is_one_line_and_exit_3(error: Exception, line: str,
     assert line in printed
 
 
+def test_closed_standard_streams_do_not_become_other_files():
+    """Descriptors 0, 1 and 2 would be given to the next file or socket."""
+    argv = ["sh", "-c", f"exec {sys.executable} -m bakeoff doctor --help <&- >&- 2>&-"]
+    assert subprocess.run(argv, check=False).returncode == 0
+
+
+def test_an_argument_that_is_not_utf_8_is_refused_before_it_names_a_folder(capsys: pytest.CaptureFixture[str]):
+    assert in_process("run", os.fsdecode(b"caf\xe9.toml")) == 2
+    assert "is not UTF-8, which names that are stored must be; rename it" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", ["gate", "history", "claims"])
 def test_a_bug_is_never_a_verdict(command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     def broken() -> cyclopts.App:

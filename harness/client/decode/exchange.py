@@ -148,8 +148,8 @@ def _outcome(
         return Outcome.HTTP_ERROR, refused
     if decoded.fault is not None and stream.end is not StreamEnd.TOO_LARGE:
         return Outcome.STREAM_ERROR, decoded.fault
-    is_reset_behind = stream.end is StreamEnd.RESET and decoded.is_told_whole
-    if stream.end is not StreamEnd.COMPLETE and not is_reset_behind:
+    is_whole_all_the_same = stream.end in {StreamEnd.RESET, StreamEnd.TIMEOUT} and decoded.is_told_whole
+    if stream.end is not StreamEnd.COMPLETE and not is_whole_all_the_same:
         return _TRANSPORT_OUTCOMES[stream.end], stream.detail
     if not decoded.is_whole and not by_closing:
         missing = "a finish reason" if decoded.last_event_ns is not None or not stream.is_streamed else "any event"

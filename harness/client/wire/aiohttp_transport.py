@@ -9,7 +9,7 @@ import aiohttp
 from bakeoff.engines import Access
 from bakeoff.engines.addresses import ReplicaHeader
 from bakeoff.engines.dialects import HttpRequest
-from bakeoff.harness.client.wire.transport import Ended, StreamLog
+from bakeoff.harness.client.wire.transport import CONNECT_S, Ended, StreamLog
 from bakeoff.results.records import StreamEnd
 
 
@@ -20,6 +20,7 @@ class AiohttpTransport:
         base_url: ``http://host:port`` or ``https://host``, with an optional path prefix.
         access: credentials for every request.
         replica_header: where answers name the replica behind a router.
+        connect_s: limit for opening one connection.
     """
 
     def __init__(
@@ -27,7 +28,10 @@ class AiohttpTransport:
         base_url: str,
         access: Access = Access(),  # noqa: B008
         replica_header: ReplicaHeader | None = None,
+        *,
+        connect_s: float = CONNECT_S,
     ) -> None:
+        self._connect_s = connect_s
         self._access = access
         self._replica_header = replica_header
         self._base_url = base_url.rstrip("/")
@@ -39,8 +43,8 @@ class AiohttpTransport:
         if self._session is None:
             connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=2.0)
             self._session = aiohttp.ClientSession(
-                connector=connector, timeout=aiohttp.ClientTimeout(total=None), trust_env=False,
-                trace_configs=[_dial_stamps()],
+                connector=connector, timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._connect_s),
+                trust_env=False, trace_configs=[_dial_stamps()],
             )  # fmt: skip
 
     def prepare(self, request: HttpRequest, conversation: str = "") -> HttpRequest:  # noqa: ARG002
@@ -88,7 +92,7 @@ class AiohttpTransport:
                         break
                 else:
                     log.end = StreamEnd.COMPLETE
-        except aiohttp.ClientConnectorError as error:
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             log.end, log.detail, log.sent_ns = StreamEnd.REFUSED, str(error), None
         except (aiohttp.ClientError, ConnectionError) as error:
             log.end, log.detail = StreamEnd.RESET, str(error) or type(error).__name__

@@ -23,7 +23,7 @@ from bakeoff.engines.dialects import HttpRequest
 from bakeoff.engines.server import reason_of
 from bakeoff.harness.client.wire.moderator import Moderator
 from bakeoff.harness.client.wire.pool import Pool
-from bakeoff.harness.client.wire.transport import Ended, StreamLog
+from bakeoff.harness.client.wire.transport import CONNECT_S, Ended, StreamLog
 from bakeoff.results.records import StreamEnd
 
 CLOSING_NS = 250_000_000
@@ -39,6 +39,7 @@ class HttpTransport:
             against the system's authorities, or those that ``SSL_CERT_FILE`` names.
         access: credentials for every request.
         replica_header: where answers name the replica behind a router.
+        connect_s: limit for opening one connection, TLS included.
     """
 
     def __init__(
@@ -46,7 +47,10 @@ class HttpTransport:
         base_url: str,
         access: Access = Access(),  # noqa: B008
         replica_header: ReplicaHeader | None = None,
+        *,
+        connect_s: float = CONNECT_S,
     ) -> None:
+        self._connect_s = connect_s
         self._access = access
         self.replica_header = replica_header
         parts = urllib.parse.urlsplit(base_url)
@@ -126,6 +130,14 @@ class HttpTransport:
         connection.exchange(prepared, log, ended)
 
     async def _connect(self) -> "Connection":
+        """Open a connection within the limit."""
+        try:
+            async with asyncio.timeout(self._connect_s):
+                return await self._connect_to_any()
+        except TimeoutError as error:  # a listener that accepts nothing, or TLS that never ends
+            raise OSError(f"no connection within {self._connect_s:g} s") from error
+
+    async def _connect_to_any(self) -> "Connection":
         """Open a connection to the first address that accepts; addresses are looked up again only when all fail."""
         loop = self.moderator.loop = asyncio.get_running_loop()
         if not self._addresses:

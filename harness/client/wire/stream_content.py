@@ -23,6 +23,7 @@ from bakeoff.engines.dialects import (
 from bakeoff.engines.dialects.failures import UNREADABLE, clip, error_in
 from bakeoff.engines.dialects.sse import DONE
 from bakeoff.harness.client.wire.plausibility import impossible_count
+from bakeoff.harness.host.threads import check_cancelled
 
 _NO_REASON = frozenset({"", "null", "none"})
 """Finish reasons, in lower case, that say nothing."""
@@ -145,6 +146,7 @@ def read_stream(stream: Reads, dialect: Dialect) -> DecodedStream:
         return decoded
     parser, reader = SseParser(), dialect.reader()
     for t_ns, read in zip(stream.read_ns, stream.reads, strict=True):
+        check_cancelled()  # an answer may have a million events
         payloads = parser.feed(read)
         if payloads and decoded.last_event_ns is None:
             decoded.answer_id = _answer_id(payloads[0])

@@ -10,14 +10,17 @@ from typing import Any, Protocol
 from bakeoff.engines.dialects import HttpRequest
 from bakeoff.results.records import StreamEnd
 
-MIN_LIMIT_BYTES = 16 << 20
-TOKEN_LIMIT_BYTES = 4 << 10
-"""Largest event that one token may need: an event with the log-probabilities of 20 tokens has about 2 KiB."""
+CONNECT_S = 10.0
+"""Limit for opening a connection; the kernel would try for minutes."""
+MIN_LIMIT_BYTES, PASSAGES_LIMIT_BYTES = 1 << 20, 16 << 20
+TOKEN_LIMIT_BYTES = 16 << 10
+"""64 times the 256 bytes of a token's event; one with the log-probabilities of 20 tokens has about 2 KiB."""
 
 
-def limit_bytes(requested_tokens: int) -> int:
-    """Bytes after which a response can be no answer to a request for so many tokens."""
-    return max(MIN_LIMIT_BYTES, TOKEN_LIMIT_BYTES * requested_tokens)
+def limit_bytes(requested_tokens: int, passages: int | None = None) -> int:
+    """Bytes after which a response can be no answer to a request for so many tokens, or for rows of passages."""
+    least = MIN_LIMIT_BYTES if passages is None else PASSAGES_LIMIT_BYTES
+    return max(least, TOKEN_LIMIT_BYTES * requested_tokens)
 
 
 class StreamLog:
@@ -56,7 +59,7 @@ class StreamLog:
     @property
     def too_large(self) -> str:
         """Detail of an exchange that exceeds its limit."""
-        return f"the server sent more than {self.limit_bytes >> 20} MiB"
+        return f"the server sent more than {self.limit_bytes / 2**20:.3g} MiB"
 
 
 Ended = Callable[[Any], None]

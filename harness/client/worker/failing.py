@@ -45,7 +45,7 @@ class FailureDetector:
 
     def has_failed(self, request: RequestInFlight) -> bool:
         """Whether the request failed, as far as is known now; False if the client cancelled it."""
-        if request.end is StreamEnd.RESET and is_success(request.status):
+        if request.end in {StreamEnd.RESET, StreamEnd.TIMEOUT} and is_success(request.status):
             return not self._is_whole(request)
         if request.end is not StreamEnd.COMPLETE or not is_success(request.status):
             return request.end is not StreamEnd.CANCELLED

@@ -22,7 +22,7 @@ import msgspec
 import uvloop
 
 from bakeoff.harness.client.wire.orders import ALIVE_S, Alive, Done, Order, Prepare, Reply
-from bakeoff.harness.client.wire.transport import Transport
+from bakeoff.harness.client.wire.transport import CONNECT_S, Transport
 from bakeoff.harness.client.worker.driver import Issue
 from bakeoff.harness.client.worker.load_runner import LoadRunner
 from bakeoff.harness.client.worker.loop_lag import LoopLag
@@ -43,7 +43,8 @@ class _Process:
     def transport(self, order: Prepare) -> Transport:
         """A transport over sockets."""
         kind = pkgutil.resolve_name(_TRANSPORTS[order.transport])
-        transport: Transport = kind(order.base_url, order.access, order.replica_header)
+        connect_s = min(order.timeout_s, CONNECT_S)
+        transport: Transport = kind(order.base_url, order.access, order.replica_header, connect_s=connect_s)
         return transport
 
     def clock(self) -> MonotonicClock:

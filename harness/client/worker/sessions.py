@@ -20,7 +20,8 @@ class RequestInFlight(StreamLog):
     __slots__ = ("due_ns", "has_failed", "number", "planned_ns", "session", "started_ns")
 
     def __init__(self, session: PreparedSession, number: int, planned_ns: int) -> None:
-        super().__init__(limit_bytes(session.wire.turns[number].requested_output_tokens))
+        turn = session.wire.turns[number]
+        super().__init__(limit_bytes(turn.requested_output_tokens, turn.passages))
         self.session = session
         self.number = number
         self.planned_ns = planned_ns
@@ -358,6 +359,14 @@ class SessionRunner:
                 self._clock.call_at_ns(oldest.started_ns + self._timeout_ns, self._drop_timed_out)
                 return
             self._transport.drop(oldest)
-            oldest.end, oldest.detail = StreamEnd.TIMEOUT, f"no end within {self._timeout_ns / NS_PER_S:g} s"
-            oldest.ended_ns = now_ns
+            oldest.end, oldest.ended_ns = StreamEnd.TIMEOUT, now_ns
+            oldest.detail = f"no end within {self._timeout_ns / NS_PER_S:g} s{_so_far(oldest)}"
             self._ended(oldest)
+
+
+def _so_far(request: RequestInFlight) -> str:
+    """What came of an answer that did not end."""
+    if not request.read_ns:
+        return ""
+    silent_s, count = (request.ended_ns - request.read_ns[-1]) / NS_PER_S, len(request.reads)
+    return f": {sum(map(len, request.reads)):,} bytes came in {count:,} reads, the last {silent_s:.1f} s before"

@@ -122,7 +122,7 @@ class GenerationFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
     min_tokens: NonNegative | None = None
     temperature: Annotated[float, msgspec.Meta(ge=0, le=100)] | None = None
     top_p: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
-    top_k: Annotated[int, msgspec.Meta(ge=-1)] | None = None
+    top_k: Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)] | None = None
     seed: int | None = None
     prompt_logprobs: Alternatives | None = None
     min_p: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None

@@ -92,6 +92,24 @@ def test_the_raw_log_gives_lost_requests_back(run: Path, whole: results.Run) -> 
     assert figures(read(run)) == figures(whole)
 
 
+def test_a_user_who_waits_does_not_wait_for_a_large_raw_log(run: Path) -> None:
+    (run / TRIAL / "requests.jsonl").unlink()
+    folder = RunFolder.open(run)
+    size = sum(file.stat().st_size for file in (run / TRIAL).glob("streams-*"))
+    assert recover(folder, most_bytes=size - 1) == 0
+    assert recover(folder, most_bytes=size) == 1
+
+
+def test_a_file_of_another_size_is_refused_unread(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be larger than the memory."""
+    with (run / TRIAL / "requests.jsonl").open("ab") as file:
+        file.write(b"x")
+    read_bytes = Path.read_bytes
+    monkeypatch.setattr(Path, "read_bytes", lambda path: b"" if path.name == "requests.jsonl" else read_bytes(path))
+    with pytest.raises(RunUnreadable, match=r"requests\.jsonl has [1-9].* bytes, and .* were stored"):
+        figures(results.load(run))
+
+
 def test_a_damaged_raw_log_gives_no_requests_back(run: Path) -> None:
     (run / TRIAL / "requests.jsonl").unlink()
     cut(run / TRIAL / "streams-0.frames")
@@ -187,7 +205,17 @@ def test_what_cannot_be_is_refused_without_hashes(
         figures(results.load(run))
 
 
-@pytest.mark.parametrize("value", ["1e999", "-1e999", "1" + "0" * 400])
+def test_an_integer_that_no_float_can_hold_is_left_out_of_its_sample(run: Path) -> None:
+    folder = RunFolder.open(run)
+    folder.write_log([without_files(event) for event in folder.read_log().events])
+    line = '{"t_ns": 1, "source": "host", "values": {"cpu_share": ' + "1" + "0" * 400 + "}}\n"
+    (run / TRIAL / "telemetry.jsonl").write_text(line)
+    (sample,) = folder.trial("r1-a-1").read_telemetry().records
+    assert sample.values == {"cpu_share": None}
+    assert sample.reasons == {"cpu_share": "the source shows a number of 401 digits, which it cannot have"}
+
+
+@pytest.mark.parametrize("value", ["1e999", "-1e999"])
 def test_samples_that_are_not_finite_are_refused_without_hashes(run: Path, value: str) -> None:
     folder = RunFolder.open(run)
     folder.write_log([without_files(event) for event in folder.read_log().events])

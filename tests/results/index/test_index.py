@@ -1,5 +1,6 @@
 """The index agrees with its folder, whatever happens to either of them."""
 
+import shutil
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
@@ -209,7 +210,24 @@ def test_a_damaged_index_is_made_anew(tmp_path: Path, damage: str) -> None:
 
 def test_a_new_metric_is_another_version() -> None:
     """Runs that were folded before it have no value of it."""
-    assert store._version(CATALOGUE) == store._VERSION != store._version([*CATALOGUE, "new"])
+    assert store._version(CATALOGUE, ":memory:") != store._version([*CATALOGUE, "new"], ":memory:")
+
+
+def test_an_index_that_came_from_elsewhere_is_made_anew(tmp_path: Path) -> None:
+    """It may state any facts of the runs beside it."""
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    here.mkdir()
+    a_run(here, "one")
+    with Index(here) as index:
+        index.refresh()
+    db = sqlite3.connect(here / INDEX_FILE)
+    with db:
+        db.execute("UPDATE runs SET name = 'forged'")
+    db.close()
+    shutil.copytree(here, elsewhere)
+    with Index(elsewhere) as index:
+        index.scan()
+        assert [facts.name for facts in index.runs(Query())] == ["demo"]
 
 
 def test_an_index_of_another_version_is_made_anew(tmp_path: Path) -> None:

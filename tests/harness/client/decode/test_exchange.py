@@ -106,6 +106,15 @@ def test_where_the_format_has_no_finish_reason_an_orderly_end_makes_an_answer_wh
     assert decode_stream(stream([(10, TOKEN)], end=StreamEnd.RESET), closing, None).outcome is Outcome.STREAM_ERROR
 
 
+def test_a_whole_answer_behind_which_the_server_leaves_the_connection_open_is_whole():
+    whole, cut = (
+        stream([(10, TOKEN + FINISH + DONE)], end=StreamEnd.TIMEOUT),
+        stream([(10, TOKEN)], end=StreamEnd.TIMEOUT),
+    )
+    assert decode_stream(whole, REFERENCE, None).outcome is Outcome.OK
+    assert decode_stream(cut, REFERENCE, None).outcome is Outcome.TIMEOUT
+
+
 def test_an_answer_that_ended_well_without_a_token_is_empty():
     silent = decode_stream(stream([(10, b": still here\n\n")]), ClosingDialect(), None)
     finished = decode_stream(stream([(10, FINISH + DONE)]), REFERENCE, None)

@@ -426,6 +426,25 @@ def test_endless_headers_are_cut_off():
     assert asyncio.run(scene()).end is StreamEnd.TOO_LARGE
 
 
+def test_a_listener_that_never_ends_its_handshake_fails_within_the_limit():
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+
+    async def scene() -> list[StreamLog]:
+        async with serving(silent) as url:
+            logs = []
+            for kind in (HttpTransport, AiohttpTransport):
+                transport = kind(url.replace("http:", "https:"), connect_s=0.05)
+                logs.append(await exchange_once(transport, StreamLog()))
+                await transport.close()
+            return logs
+
+    raw, plain = asyncio.run(scene())
+    assert (raw.end, raw.detail) == (StreamEnd.REFUSED, "no connection within 0.05 s")
+    assert plain.end is StreamEnd.REFUSED
+
+
 def test_the_limit_grows_with_the_tokens_asked_for():
-    assert limit_bytes(0) == limit_bytes(4096) == 16 << 20
-    assert limit_bytes(100_000) == 100_000 * 4096
+    assert limit_bytes(0) == limit_bytes(64) == 1 << 20
+    assert limit_bytes(100_000) == 100_000 * (16 << 10)
+    assert limit_bytes(0, passages=8) == 16 << 20, "rows of numbers"

@@ -106,8 +106,9 @@ def test_refusals_resets_and_redirects_pause_equally(
     assert closed_loop(reads, status=status, end=end) == 20
 
 
-def test_a_connection_that_breaks_behind_the_whole_answer_pauses_nothing() -> None:
-    assert closed_loop(WHOLE, end=StreamEnd.RESET) == 10_000
+@pytest.mark.parametrize("end", [StreamEnd.RESET, StreamEnd.TIMEOUT])
+def test_a_connection_that_breaks_or_stays_open_behind_the_whole_answer_pauses_nothing(end: StreamEnd) -> None:
+    assert closed_loop(WHOLE, end=end) == 10_000
 
 
 def trials(tmp_path: Path, engine: VirtualEngine, *loads: dict[str, object], **trial: object):
