@@ -31,6 +31,8 @@ DURATION_S = 1.0
 """Time during which requests are started; it ends before the last answers do."""
 ANSWER_S = 0.25
 """Longest answer, so that each stream completes several: longer answers add no information about the error."""
+CALIBRATED_S = DURATION_S + ANSWER_S
+"""Time of a calibration during which the client works."""
 MIN_CHUNKS = 4
 MIN_GAP_S, MAX_GAP_S = 0.001, 0.1
 """Range of gaps: the truth server cannot write much faster, and slower chunks are no harder for a client."""

@@ -1,5 +1,6 @@
-"""The client's own error under each load of a run: measured once, at the pace of its first trial."""
+"""The client's own error under each load: measured once for each start of an engine, at the pace of its first trial."""
 
+import asyncio
 from collections.abc import Sequence
 
 import msgspec
@@ -15,11 +16,13 @@ from bakeoff.harness.verdict.evidence import Evidence
 from bakeoff.results.columns import UNKNOWN
 from bakeoff.results.metrics import latency
 from bakeoff.results.metrics.declaration import known
-from bakeoff.results.records import ClientError, Load, RequestRecord, TrialRecord
+from bakeoff.results.records import ClientError, Load, RequestRecord, Startup, TrialRecord
 from bakeoff.results.requests import Requests
 
 _MAX_SHAPED = 20_000
 """Answers from which the shape of a load is taken, spread over all of it."""
+_PAUSES_S = (0.0, 2.0, 4.0, 6.0)
+"""Waits before further calibrations, which outlast a disturbance of some seconds."""
 
 
 def shape_of(load: Load, requests: Sequence[RequestRecord]) -> Shape:
@@ -66,10 +69,14 @@ class ClientErrors:
         self._config = config
         self._fleet = fleet
         self._world = world
+        self._start: Startup | None = None
         self._known: dict[tuple[str, str], ClientError] = {}
 
     async def of(self, record: TrialRecord, evidence: Evidence) -> tuple[ClientError | None, str | None]:
-        """The client's error at this engine's pace under this load, or why it is unknown; measured once for each."""
+        """The client's error at this engine's pace under this load, or why it is unknown.
+
+        It is measured once for each start of an engine, and again before a stored one makes a trial INVALID.
+        """
         if not self._config.calibrate:
             return None, "client.calibrate is off"
         if not self._fleet.is_local:
@@ -78,19 +85,33 @@ class ClientErrors:
             return None, "the client was lost" if evidence.client_loss else "the engine died"
         if evidence.ramp is not None and evidence.ramp.has_failed:
             return None, "every request failed"
+        if record.startup is not self._start:
+            self._start = record.startup
+            self._known.clear()
         key = (record.engine, record.load.label)
         try:
-            if key not in self._known:
+            if key not in self._known or _condemns(self._known[key], evidence):
                 self._known[key] = await self._calibrated(evidence)
         except (ClientFailed, TruthFailed) as error:
             return None, str(error)
         return self._known[key], None
 
     async def _calibrated(self, evidence: Evidence) -> ClientError:
-        """Calibrate once; if the result would invalidate the trial, twice more, and take the median."""
+        """Calibrate once; if the result would make the trial INVALID, up to four times more, and take the median."""
         shape = shape_of(evidence.load, evidence.requests)
         transport = self._config.transport
         error = await self._world.calibrate(self._fleet, shape, transport)
-        if not client_faults(msgspec.structs.replace(evidence, client_error=error)):
-            return error
-        return median_of([error, *[await self._world.calibrate(self._fleet, shape, transport) for _ in range(2)]])
+        errors = [error]
+        for pause_s in _PAUSES_S:
+            if not _condemns(error, evidence):
+                break
+            await asyncio.sleep(pause_s)
+            errors.append(await self._world.calibrate(self._fleet, shape, transport))
+            if len(errors) % 2:
+                error = median_of(errors)
+        return error
+
+
+def _condemns(error: ClientError, evidence: Evidence) -> bool:
+    """Whether the trial is INVALID if the client's error is as large as this."""
+    return bool(client_faults(msgspec.structs.replace(evidence, client_error=error)))

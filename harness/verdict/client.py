@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from bakeoff.harness.calibration.client_error import CALIBRATED_S
 from bakeoff.harness.verdict.evidence import Evidence
 from bakeoff.harness.verdict.punctuality import stalled
 from bakeoff.results.findings import Finding, FindingCode, invalid, warning
@@ -65,8 +66,16 @@ def client_faults(evidence: Evidence) -> list[Finding]:
     ttft_s, gap_s = _typical_s(load, load.planned_inside(evidence.window), evidence.window)
     pairs = (("ttft", widest_s("ttft", error), ttft_s), ("chunk_gap", widest_s("chunk_gap", error), gap_s))
     max_share = evidence.max_error_share
+    busy_share = min(1.0, error.cpu_s / max(1, evidence.planned_workers) / CALIBRATED_S)
     return [
-        invalid(FindingCode.CLIENT_ERROR, latency=name, error_s=error_s, typical_s=typical_s, max_error_share=max_share)
+        invalid(
+            FindingCode.CLIENT_ERROR,
+            latency=name,
+            error_s=error_s,
+            typical_s=typical_s,
+            max_error_share=max_share,
+            busy_share=busy_share,
+        )
         for name, error_s, typical_s in pairs
         if error_s is not None and typical_s is not None and error_s > max_share * typical_s
     ]

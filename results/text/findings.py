@@ -105,8 +105,8 @@ SENTENCES: dict[FindingCode, str] = {
         "{idle_share} of its pauses; repeat, on a machine whose cores are neither throttled nor shared"
     ),
     FindingCode.CLIENT_ERROR: (
-        "the client's error in {latency} is {error_s}, more than {max_error_share} of the typical {typical_s}; "
-        "give the client a core of its own (client.cores) or add {workers}"
+        "the client's error in {latency} is {error_s}, more than {max_error_share} of the typical {typical_s}, and it "
+        "was busy in {busy_share} of its calibration; give it a core of its own (client.cores) or add {workers}"
     ),
     FindingCode.CACHE_NOT_COLD: (
         "{cached_tokens} of {prompt_tokens} prompt tokens came from the prefix cache, but the trial repeats at most "
@@ -312,6 +312,13 @@ NOTES = {
 """Templates of notes whose code is a warning elsewhere: nothing has to be done."""
 _WITHOUT_LIMIT = "other processes used {foreign_share} of the machine, {foreign_cores} cores; end them to be sure"
 """Template of foreign load where ``trial.max_foreign_share`` is 1, so that no share makes a trial INVALID."""
+_IDLE_CLIENT = (
+    "the client's error in {latency} is {error_s}, more than {max_error_share} of the typical {typical_s}, though it "
+    "was busy in {busy_share} of its calibration; repeat when nothing else runs on the machine, or give the client a "
+    "core of its own (client.cores)"
+)
+"""Template of a client that other load delays: more workers would not help."""
+_MOSTLY = 0.5
 XIDS = {
     13: "Graphics Engine Exception",
     31: "GPU memory page fault",
@@ -357,7 +364,10 @@ OPTIONS = {
     "workers": "client.workers (--workers of bench)",
 }
 """What sentences advise to change: keys of an experiment, and the options of bench that set them."""
-_UNRECORDED = {"power_basis": "how this is known was not recorded"}
+_UNRECORDED = {
+    "power_basis": "how this is known was not recorded",
+    "busy_share": "an unknown share",
+}
 """Texts of parameters that findings of earlier runs lack."""
 
 
@@ -372,6 +382,8 @@ def _special_template(finding: Finding) -> str | None:
         return NOTES.get(finding.code)
     if finding.code is FindingCode.SOME_FOREIGN_LOAD and finding.parameters["max_foreign_share"] == 1:
         return _WITHOUT_LIMIT
+    if finding.code is FindingCode.CLIENT_ERROR and float(finding.parameters.get("busy_share", 1)) < _MOSTLY:
+        return _IDLE_CLIENT
     return None
 
 

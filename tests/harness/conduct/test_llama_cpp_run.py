@@ -292,7 +292,7 @@ class TestLlamaCppPython:
         assert Outcome.STREAM_ERROR in {request.outcome for request in requests}
 
     def test_its_tokens_are_counted_by_the_tokenizer_and_only_one_request_runs(self, tmp_path: Path) -> None:
-        tokens = tuple(Token(100 + i, text) for i, text in enumerate(("a", "", "ö", "b", "c")))
+        tokens = tuple(Token(100 + i, text) for i, text in enumerate(("a", "", "☃", "b")))
         fake = FakeLlamaCppPython(ScriptedAnswer(answer=tokens, ttft_s=0.005, gap_s=0.002))
         # One request at a time, so a pause of this machine must not fill the window.
         trial, requests = only(attached_run(tmp_path, fake, "llama_cpp_python", trial={**SHORT, "duration_s": 1.5}))
@@ -300,7 +300,7 @@ class TestLlamaCppPython:
             (Outcome.OK, TokenSource.TOKENIZER)
         }
         assert {request.output_tokens for request in requests} == {5}, (
-            "ö is two tokens of a tokenizer of bytes, in one chunk"
+            "☃ is three tokens of a tokenizer of bytes, in one chunk"
         )
         assert fake.most_running == 1
         assert {request.prompt_tokens for request in requests} == {None}

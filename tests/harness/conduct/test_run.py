@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -129,26 +130,45 @@ class Calibrating(VirtualWorld):
         return ClientError(requests=20, chunks_per_s=1e6, by_metric=by_metric, send_lag_s=0.0, cpu_s=0.0)
 
 
-def test_the_client_error_is_measured_once_per_level(tmp_path: Path):
+def test_the_client_error_is_measured_once_per_level_of_each_start(tmp_path: Path):
     world = Calibrating({"reference": ENGINE})
     result = run(tmp_path, world)
     errors = [trial.record.client_error for trial in result.finished]
-    assert [error.by_metric["ttft_p50_s"] for error in errors if error] == [1e-4, 2e-4, 2e-4, 1e-4]
-    assert world.calibrations == 2
-    assert [cell.client_error for cell in result.cells] == errors[:2]
+    assert [error.by_metric["ttft_p50_s"] for error in errors if error] == pytest.approx([1e-4, 2e-4, 3e-4, 4e-4])
+    assert world.calibrations == 4
+    assert [cell.client_error for cell in result.cells] == [errors[3], errors[2]]
 
 
-def test_a_large_client_error_is_measured_three_times_and_invalidates_the_trials(tmp_path: Path):
+def test_a_large_client_error_is_measured_five_times_and_invalidates_the_trials(tmp_path: Path):
     world = Calibrating({"reference": ENGINE})
     world.step_s = 0.01
     result = run(tmp_path, world, loads=LOADS[1:])
-    assert world.calibrations == 3
+    assert world.calibrations == 5 * len(result.finished), "a stored error makes no trial INVALID"
     for trial in result.finished:
         assert trial.record.verdict is Verdict.INVALID
         errors = [finding for finding in trial.record.invalidating if finding.code is FindingCode.CLIENT_ERROR]
         assert {finding.parameters["latency"] for finding in errors} == {"ttft", "chunk_gap"}
         assert trial.record.client_error is not None
-        assert trial.record.client_error.by_metric["ttft_p50_s"] == 0.02, "the median of three"
+    first = result.finished[0].record.client_error
+    assert first is not None
+    assert first.by_metric["ttft_p50_s"] == pytest.approx(0.03), "the median of five"
+
+
+def test_a_disturbance_of_seconds_makes_no_trial_invalid(tmp_path: Path):
+    class Disturbed(Calibrating):
+        step_s = 1e-6
+        began_s: float | None = None
+
+        async def calibrate(self, fleet: Fleet, shape: Shape, transport: str) -> ClientError:
+            now_s = self.now_ns() / 1e9
+            self.began_s = now_s if self.began_s is None else self.began_s
+            error = await super().calibrate(fleet, shape, transport)
+            large = dict.fromkeys(error.by_metric, 0.05)
+            return msgspec.structs.replace(error, by_metric=large) if now_s < self.began_s + 2 else error
+
+    result = run(tmp_path, Disturbed({"reference": ENGINE}), loads=LOADS[1:])
+    codes = {finding.code for trial in result.finished for finding in trial.record.findings}
+    assert FindingCode.CLIENT_ERROR not in codes
 
 
 def test_the_reason_for_an_unknown_client_error_is_stored(tmp_path: Path):

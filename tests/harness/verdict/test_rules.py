@@ -402,7 +402,12 @@ def test_a_client_error_above_a_tenth_invalidates_the_trial():
     for client_error, latency, error_s in ((error(0.012), "ttft", 0.012), (error(itl_s=0.03), "chunk_gap", 0.03)):
         (finding,) = invalidating(client_error=client_error)
         assert finding == invalid(
-            FindingCode.CLIENT_ERROR, latency=latency, error_s=error_s, typical_s=0.1, max_error_share=0.1
+            FindingCode.CLIENT_ERROR,
+            latency=latency,
+            error_s=error_s,
+            typical_s=0.1,
+            max_error_share=0.1,
+            busy_share=0.08,
         )
     assert invalidating(client_error=error(0.03, 0.03), max_error_share=0.5) == []
 
