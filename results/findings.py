@@ -67,6 +67,8 @@ class FindingCode(StrEnum):
     """The server claims more or fewer output tokens than its answers can have, and nothing else counts them."""
     SATURATED = "saturated"
     """Open loop: the engine completed less work than was offered, beyond its noise."""
+    HELD_BACK = "held_back"
+    """Open loop: ``max_in_flight`` held back more and more of it, so that the engine was not offered the load."""
     NOT_STEADY = "not_steady"
     """A trend across the window, in runs of earlier versions."""
     BECAME_SLOWER = "became_slower"
@@ -211,6 +213,7 @@ _CAUSES: dict[FindingCode, Cause] = {
     FindingCode.RAMP_FAILURES: Cause.ENGINE,
     FindingCode.TOKENS_MISCOUNTED: Cause.ENGINE,
     FindingCode.SATURATED: Cause.ENGINE,
+    FindingCode.HELD_BACK: Cause.EXPERIMENT,
     FindingCode.NOT_STEADY: Cause.EXPERIMENT,
     FindingCode.BECAME_SLOWER: Cause.ENGINE,
     FindingCode.BECAME_FASTER: Cause.MACHINE,

@@ -39,8 +39,9 @@ _MIN_SAMPLE, _SAMPLE_PER_SESSION, _MAX_SAMPLE = 2000, 10, 50_000
 _SAMPLE_REQUESTS = 400_000
 """A sample of fewer sessions is enough if they have this many requests, whose lengths take three seconds to draw. Of
 2,000 sessions of `agent-coding`, the longest preset, the mean number of requests has a standard error of 2 %."""
-_WRITTEN_SAMPLE = 400
-"""Sessions in the sample of a workload that must write all of them to write any."""
+_WRITTEN_SAMPLE, _WRITTEN_REQUESTS = 400, 20_000
+"""Fewest sessions in the sample of a workload that must write all of them to write any, if they have so many requests.
+Writing these takes about ten seconds."""
 _MAX_BEGUN = 5000
 """Most sessions in progress with which an open loop begins: each takes a few milliseconds to write."""
 _START_SHARE = 0.5
@@ -114,12 +115,13 @@ class Beginnings:
         """
         if window is not None:
             return SessionLaw.of(SessionShape.of(planned.session.turns) for planned in window)
-        size = _WRITTEN_SAMPLE
+        size, least, most_requests = _MIN_SAMPLE, _WRITTEN_SAMPLE, _WRITTEN_REQUESTS
         if isinstance(self._workload, SupportsChoice):
-            size = min(_MAX_SAMPLE, max(_MIN_SAMPLE, _SAMPLE_PER_SESSION * sessions))
+            least, most_requests = _SAMPLE_PER_SESSION * sessions, _SAMPLE_REQUESTS
+            size = min(_MAX_SAMPLE, max(_MIN_SAMPLE, least))
         if self._law is None or self._sample_size < size:
             shapes = session_shapes(self._workload, self._tokenizer, self._seed(""))
-            self._shapes = list(_sample(shapes, size, _SAMPLE_PER_SESSION * sessions))
+            self._shapes = list(_sample(shapes, size, least, most_requests))
             self._law, self._sample_size = SessionLaw.of(self._shapes), size
         return self._law
 
@@ -245,11 +247,11 @@ def ramp_s(load: Load, law: SessionLaw, pace: Pace, limits: TrialConfig) -> floa
     return CHECK_GROWTH * max(limits.ramp_s + RAMP_ANSWERS * answer_s, needed_s)
 
 
-def _sample(shapes: Iterable[SessionShape], size: int, least: int) -> Iterator[SessionShape]:
-    """The first ``size`` shapes; at least ``least``, if these have enough requests."""
+def _sample(shapes: Iterable[SessionShape], size: int, least: int, most_requests: int) -> Iterator[SessionShape]:
+    """The first ``size`` shapes; fewer, but at least ``least``, if these have ``most_requests``."""
     requests = 0
     for number, shape in enumerate(itertools.islice(shapes, size)):
-        if number >= least and requests >= _SAMPLE_REQUESTS:
+        if number >= least and requests >= most_requests:
             return
         yield shape
         requests += len(shape.output_tokens)

@@ -14,15 +14,15 @@ from bakeoff.harness.verdict.answers import answer_findings, miscounted, resent
 from bakeoff.harness.verdict.client import client_faults, fewer_workers, sent_late, stalled_client, uncalibrated
 from bakeoff.harness.verdict.evidence import Evidence
 from bakeoff.harness.verdict.failures import failed_requests, has_failed_ramp, ramp_failures
+from bakeoff.harness.verdict.pressure import planned_per_s, pressure_findings
 from bakeoff.harness.verdict.punctuality import off_schedule
 from bakeoff.results.columns import UNKNOWN
 from bakeoff.results.findings import Finding, FindingCode, Severity, invalid, warning
 from bakeoff.results.log.consistency import impossible_times
-from bakeoff.results.metrics.backlog import Pressure, backlog
+from bakeoff.results.metrics.backlog import backlog
 from bakeoff.results.metrics.drift import latency_drift, memory_growth
 from bakeoff.results.metrics.mixture import clustered_mean
 from bakeoff.results.metrics.prefix_cache import prompt_tokens
-from bakeoff.results.metrics.relaxation import needed_window_s, relaxation
 from bakeoff.results.metrics.requests import prompt_lengths
 from bakeoff.results.metrics.silence import unusual_silence
 from bakeoff.results.metrics.steadiness import change_of_state
@@ -298,8 +298,8 @@ def _unsteady(evidence: Evidence, load: Requests) -> Iterator[Finding]:
         return
     found, are_queued = list[Finding](), False
     if evidence.load.concurrency is None:
-        rate_per_s = _requests_per_s(evidence)
-        found = list(_pressure(evidence, load, rate_per_s))
+        rate_per_s = planned_per_s(evidence)
+        found = list(pressure_findings(evidence, load, rate_per_s))
         are_queued = backlog(load, window, rate_per_s).seen_share > _MAX_QUEUED_SHARE
     yield from found
     codes = {finding.code for finding in found}
@@ -331,29 +331,3 @@ def _drifts(evidence: Evidence, inside: Requests) -> Iterator[Finding]:
         yield warning(
             FindingCode.LATENCY_DRIFTS, latency=drift.latency, direction=direction, change_share=abs(drift.share)
         )
-
-
-def _requests_per_s(evidence: Evidence) -> float:
-    """Requests that an open loop plans per second."""
-    return (evidence.load.rate_per_s or 0.0) * (evidence.traffic.turns if evidence.traffic else 1.0)
-
-
-def _pressure(evidence: Evidence, load: Requests, rate_per_s: float) -> Iterator[Finding]:
-    found = backlog(load, evidence.window, rate_per_s)
-    if found.pressure is Pressure.SATURATED:
-        yield invalid(
-            FindingCode.SATURATED, first_in_flight=found.first_in_flight, last_in_flight=found.last_in_flight
-        )  # fmt: skip
-    elif found.pressure is Pressure.UNCLEAR and found.utilisation is not None and found.needed_requests is not None:
-        yield warning(
-            FindingCode.CAPACITY_UNCLEAR, utilisation=found.utilisation, planned_requests=found.requests,
-            needed_requests=found.needed_requests,
-        )  # fmt: skip
-    elif found.pressure is Pressure.UNCLEAR:
-        yield warning(
-            FindingCode.BACKLOG_GREW, first_in_flight=found.first_in_flight, last_in_flight=found.last_in_flight
-        )  # fmt: skip
-    elif (relaxed := relaxation(load, evidence.window, rate_per_s)) and relaxed.is_window_short:
-        yield warning(
-            FindingCode.WINDOW_SHORT_FOR_QUEUE, window_s=relaxed.window_s, needed_window_s=needed_window_s(relaxed)
-        )  # fmt: skip

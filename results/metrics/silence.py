@@ -3,13 +3,15 @@
 A silence lasts from one chunk of any answer to the next one, or from the send of the oldest request then in flight if
 that is later. It counts while an answer is under way, or two requests or more are in flight: a single request may wait
 for its own long prompt. An engine has silences by design, such as the computation of a prompt, so the longest one is
-compared with a usual one: of silences as long as this, there is one for every ten requests.
+compared with a usual one: of silences as long as this, there is one for every ten requests. Where few requests are in
+flight, all may be silent by chance; so it is compared with the waits of single answers, too.
 """
 
 import msgspec
 import numpy as np
 
 from bakeoff.results.columns import UNKNOWN
+from bakeoff.results.metrics.latency import gaps_of, ttft_from_send_s
 from bakeoff.results.records import Window
 from bakeoff.results.requests import Requests
 from bakeoff.results.units import NS_PER_S
@@ -18,6 +20,8 @@ _MIN_SHARE, _MIN_RATIO = 0.03, 8.0
 """A silence is reported from this share of the window and this multiple of the usual silence up. Answers that one slot
 returns whole, of lognormal times with sigma 1.5, reach a multiple of 7 in 200 requests."""
 _REQUESTS_PER_USUAL = 10
+_OWN_RATIO, _OWN_QUANTILE = 3.0, 0.9
+"""The least multiple of this quantile of what single answers wait for: their chunks, or the first one."""
 
 
 class Silence(msgspec.Struct, frozen=True):
@@ -67,5 +71,14 @@ def unusual_silence(requests: Requests, window: Window) -> Silence | None:
     usual_ns = int(lengths[numbers[usual]]) if usual < len(numbers) else 0
     longest = numbers[0]
     found = Silence(int(lengths[longest]) / NS_PER_S, usual_ns / NS_PER_S, int(in_flight[longest]))
-    is_unusual = found.length_s >= _MIN_SHARE * window.length_s and found.length_s >= _MIN_RATIO * found.usual_s
+    least_s = max(_MIN_SHARE * window.length_s, _MIN_RATIO * found.usual_s)
+    is_unusual = found.length_s >= least_s and found.length_s >= _OWN_RATIO * _own_s(answered, under_way[longest] >= 1)
     return found if is_unusual and usual_ns else None
+
+
+def _own_s(answered: Requests, is_under_way: np.bool_) -> float:
+    """What a single answer waits for its next chunk, or for the first one, in one of ten waits."""
+    gaps_s = gaps_of(answered).seconds
+    gaps_s = gaps_s[gaps_s > 0]
+    waits_s = gaps_s if is_under_way and len(gaps_s) else ttft_from_send_s(answered)
+    return float(np.quantile(waits_s, _OWN_QUANTILE))

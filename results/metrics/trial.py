@@ -12,7 +12,7 @@ from bakeoff.results.metrics.values import Absence, Value, absent
 from bakeoff.results.records import RequestRecord, Slo, TelemetryRecord, TrialRecord, Window, WindowKind
 from bakeoff.results.requests import Requests
 
-_QUEUED = {FindingCode.SATURATED, FindingCode.BACKLOG_GREW, FindingCode.CAPACITY_UNCLEAR}
+_QUEUED = {FindingCode.SATURATED, FindingCode.HELD_BACK, FindingCode.BACKLOG_GREW, FindingCode.CAPACITY_UNCLEAR}
 _SATURATED = absent("the engine fell behind the load", Absence.SATURATED)
 
 

@@ -67,6 +67,10 @@ SENTENCES: dict[FindingCode, str] = {
         "window and {last_in_flight} in the last; lower rate_per_s, or raise {ramp} if the load was still "
         "building up"
     ),
+    FindingCode.HELD_BACK: (
+        "max_in_flight held {held_share} of the requests back, half of these for more than {held_s}, so the engine was "
+        "never offered {rate_per_s} requests/s; raise max_in_flight or lower rate_per_s"
+    ),
     FindingCode.NOT_STEADY: "throughput changed by {change_share} across the window; raise {duration}",
     FindingCode.BECAME_SLOWER: (
         "the engine became slower {at_s} into the window: the median of {latency} rose from {before_s} to {after_s}, "

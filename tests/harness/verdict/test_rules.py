@@ -209,6 +209,23 @@ def test_an_open_loop_whose_requests_queue_ever_longer_is_saturated():
     assert codes(invalidating(queued, load=Load(concurrency=100))) == []
 
 
+def test_a_queue_under_max_in_flight_is_not_the_engines():
+    """Two slots of a cap, each busy for 0.4 s a request, where 10 arrive a second: the engine answers at once."""
+    times = [(i / 10, max(i / 10, i / 5)) for i in range(100)]
+    held = [
+        request(i, planned, chunk_ns=[int((start + 0.2) * S), int((start + 0.4) * S)], ended_ns=int((start + 0.4) * S))
+        for i, (planned, start) in enumerate(times)
+    ]
+    held = [
+        msgspec.structs.replace(each, due_ns=int(start * S), sent_ns=int(start * S))
+        for each, (_, start) in zip(held, times, strict=True)
+    ]
+    (finding,) = invalidating(held, load=msgspec.structs.replace(POISSON, max_in_flight=2))
+    assert finding.code is FindingCode.HELD_BACK
+    assert finding.parameters["held_share"] == pytest.approx(0.99, abs=0.02)
+    assert FindingCode.HELD_BACK.cause is Cause.EXPERIMENT
+
+
 def test_a_steady_queue_is_fine():
     steady = [request(i, i / 10, ended_ns=i * S // 10 + 2 * S) for i in range(-20, 100)]
     assert findings_of(steady, load=POISSON) == []

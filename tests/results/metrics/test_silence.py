@@ -90,6 +90,16 @@ def test_whole_answers_of_one_slot_are_no_freeze(users: int) -> None:
     assert unusual_silence(Requests(requests), MINUTE) is None
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_slow_tokens_of_a_few_answers_are_no_freeze(seed: int) -> None:
+    """Bursts of many answers on an unlimited server, and now and then one alone, with a token each second."""
+    rng, requests = np.random.default_rng(seed), []
+    for burst in range(0, 60_000, 15_000):
+        starts = [*(burst + rng.uniform(0, 4_000, 60)), burst + 9_000.0]
+        requests += [request(at, [at + 200 + 2_500 * number for number in range(3)], sent=at) for at in starts]
+    assert unusual_silence(Requests(requests), MINUTE) is None
+
+
 def test_time_without_a_request_is_no_freeze() -> None:
     """An open loop with pauses of up to 20 s between requests."""
     starts = [0, 1_000, 1_500, 2_000, *range(22_000, 32_000, 100), 50_000]
