@@ -40,7 +40,19 @@ class Lognormal(msgspec.Struct, frozen=True):
         return self.mean_s * math.exp(rng.gauss(-variance / 2, math.sqrt(variance)))
 
 
-Draw = Fixed | Exponential | Lognormal
+class TwoPoint(msgspec.Struct, frozen=True):
+    """One of two values."""
+
+    usual_s: float
+    rare_s: float
+    rare_share: float
+
+    def draw(self, rng: Random) -> float:
+        """Seconds."""
+        return self.rare_s if rng.random() < self.rare_share else self.usual_s
+
+
+Draw = Fixed | Exponential | Lognormal | TwoPoint
 
 
 class Whole(msgspec.Struct, frozen=True):

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 import msgspec
 
-from bakeoff.harness.virtual.draws import Batched, Fixed, PerToken, Service
+from bakeoff.harness.virtual.draws import Batched, Draw, Fixed, PerToken, Service
 
 
 class Fault(StrEnum):
@@ -84,6 +84,8 @@ class VirtualEngine(msgspec.Struct, frozen=True, kw_only=True):
     """Fraction of answers that are shorter than requested."""
     short_length: float = 0.5
     """Length of those as a fraction of the requested length; at least one token."""
+    own_lengths: Draw | None = None
+    """Law of the tokens, instead of seconds, of answers that the model ends by itself; None: none ends early."""
     deaths: tuple[Death, ...] = ()
     cache_block_tokens: int | None = None
     """Block size of a prefix cache, whose hits usage reports; None for no cache. Hits take as much time as misses,

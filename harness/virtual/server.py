@@ -186,14 +186,18 @@ class VirtualServer(Server):
 
     def _served(self, exchange: Exchange, fault: Fault | None, now_ns: int) -> Served:
         request, engine = exchange.request, self._engine
-        is_short = engine.short_share > 0 and self._length_rng.random() < engine.short_share
+        tokens = request.tokens
+        if engine.own_lengths is not None:
+            tokens = max(1, min(tokens, round(engine.own_lengths.draw(self._length_rng))))
+        elif engine.short_share > 0 and self._length_rng.random() < engine.short_share:
+            tokens = max(1, round(tokens * engine.short_length))
         return Served(
             start=self._start,
             trial=exchange.trial,
             phase=exchange.phase,
             prompt_tokens=request.prompt_tokens,
             asked_tokens=request.tokens,
-            tokens=max(1, round(request.tokens * engine.short_length)) if is_short else request.tokens,
+            tokens=tokens,
             fault=fault,
             arrived_ns=now_ns,
         )

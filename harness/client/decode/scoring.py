@@ -118,10 +118,29 @@ def are_right(calls: Sequence[Call] | None, expected: ExpectedCalls) -> bool:
     return not open_calls
 
 
+class _Streamed(msgspec.Struct):
+    """A call of a chat, as far as its pieces have come."""
+
+    id: str = ""
+    name: str = ""
+    arguments: str = ""
+
+    def is_followed_by(self, call_id: str, name: str, arguments: str) -> bool:
+        """Whether a piece at the same index begins another call, as some servers number all of them 0."""
+        has_other_id = bool(call_id and self.id) and call_id != self.id
+        return bool(name) and (has_other_id or bool(arguments)) and _is_whole(self.arguments, if_empty=has_other_id)
+
+
+def _is_whole(arguments: str, *, if_empty: bool) -> bool:
+    try:
+        return isinstance(msgspec.json.decode(arguments), dict) if arguments else if_empty
+    except UNREADABLE:
+        return False
+
+
 def _streamed(pieces: Iterable[str]) -> Iterable[tuple[str, str]]:
     """Name and arguments of each call of a chat, whose pieces belong together by their index."""
-    names: dict[Any, str] = {}
-    arguments: dict[Any, str] = {}
+    calls, at_key = list[_Streamed](), dict[Any, _Streamed]()
     last: Any = 0
     for piece in pieces:
         try:
@@ -129,15 +148,19 @@ def _streamed(pieces: Iterable[str]) -> Iterable[tuple[str, str]]:
         except UNREADABLE:
             continue
         for number, part in enumerate(decoded if isinstance(decoded, list) else [{"function": decoded}]):
-            call = mapping(part)
-            key = last = call.get("index", call.get("id") or (number or last))
-            function = mapping(call.get("function"))
-            name, known = text(function.get("name")), names.get(key, "")
-            names[key] = known if name == known else known + name  # some servers repeat it in every piece
-            given = function.get("arguments")
-            whole = msgspec.json.encode(given).decode() if isinstance(given, dict) else text(given)
-            arguments[key] = arguments.get(key, "") + whole
-    return [(name, arguments[key]) for key, name in names.items()]
+            row = mapping(part)
+            key = last = row.get("index", row.get("id") or (number or last))
+            function, call_id = mapping(row.get("function")), text(row.get("id"))
+            name, given = text(function.get("name")), function.get("arguments")
+            arguments = msgspec.json.encode(given).decode() if isinstance(given, dict) else text(given)
+            call = at_key.get(key)
+            if call is None or call.is_followed_by(call_id, name, arguments):
+                call = at_key[key] = _Streamed()
+                calls.append(call)
+            call.id = call.id or call_id
+            call.name += "" if name == call.name else name  # some servers repeat it in every piece
+            call.arguments += arguments
+    return [(call.name, call.arguments) for call in calls]
 
 
 def _objects(words: str) -> Iterable[Mapping[str, Any]]:

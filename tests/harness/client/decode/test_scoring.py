@@ -78,6 +78,18 @@ def test_calls_come_in_any_order_and_all_of_them() -> None:
     assert right(Check.CALLS, expected, "", *first, *second, *call("area", '{"base": 1}', index=2)) is False
 
 
+def test_two_calls_at_one_index_are_two() -> None:
+    both = [{"area": {"base": [1]}}, {"area": {"base": [2]}}]
+    expected = json.dumps({"functions": {"area": AREA}, "calls": both})
+
+    def whole(base: int, call_id: str | None) -> list[Any]:
+        named = {"index": 0, "function": {"name": "area", "arguments": f'{{"base": {base}}}'}}
+        return [named if call_id is None else named | {"id": call_id}]
+
+    assert right(Check.CALLS, expected, "", whole(2, "c1"), whole(1, "c2")) is True
+    assert right(Check.CALLS, expected, "", whole(2, None), whole(1, None)) is True, "a name behind complete arguments"
+
+
 def test_pieces_may_repeat_the_name_and_calls_may_lack_their_index() -> None:
     both = json.dumps({"functions": {"area": AREA}, "calls": [{"area": {"base": [1]}}, {"area": {"base": [2]}}]})
     once = json.dumps({"functions": {"area": AREA}, "calls": [{"area": {"base": [1]}}]})
