@@ -18,6 +18,10 @@ import numpy.typing as npt
 
 MOST_DEVIATIONS = 5.0
 """Of series without a step, less than one in a thousand has a larger difference."""
+_ALIKE_SHARE = 0.02
+"""Differences below this share of the median are none: a slow drift of a per cent would hide a step of any size."""
+_SMALL_SHARE = 0.125
+"""Noise of this share of the step cannot explain it, however slowly it wanders."""
 _LEAST = 10
 """Observations on either side."""
 Floats = npt.NDArray[np.float64]
@@ -44,17 +48,26 @@ def largest_step(values: Floats) -> Step | None:
     n = len(values)
     if n < 2 * _LEAST:
         return None
-    ranks = _ranks(values) - (n + 1) / 2
+    coarse = values / (_ALIKE_SHARE * max(float(np.median(np.abs(values))), float(np.finfo(float).tiny)))
+    ranks = _centred_ranks(np.round(coarse))
     places = np.arange(_LEAST, n - _LEAST + 1)
     sums = np.cumsum(ranks)[places - 1]
     deviations = np.sqrt(places * (n - places) / (n - 1) * ranks.var())
     scores = np.abs(sums) / np.where(deviations > 0, deviations, np.inf)
     best = int(np.argmax(scores))
     place = int(places[best])
-    sides = [_ranks(side) / len(side) for side in (values[:place], values[place:])]
-    time = autocorrelation_time(np.concatenate([side - side.mean() for side in sides]))
-    before, after = (float(np.median(side)) for side in (values[:place], values[place:]))
+    sides = values[:place], values[place:]
+    before, after = (float(np.median(side)) for side in sides)
+    small = abs(after - before) * _SMALL_SHARE
+    noise = [_centred_ranks(_beyond(side, small)) / len(side) for side in sides]
+    time = autocorrelation_time(np.concatenate(noise))
     return Step(place, float(scores[best]) / time**0.5, before, after)
+
+
+def _beyond(side: Floats, small: float) -> Floats:
+    """How far each value lies beyond the small noise around the median; 0 within it."""
+    off = side - np.median(side)
+    return np.sign(off) * np.maximum(np.abs(off) - small, 0.0)
 
 
 def autocorrelation_time(values: Floats) -> float:
@@ -71,8 +84,8 @@ def autocorrelation_time(values: Floats) -> float:
     return max(1.0, 1.0 + 2.0 * float(positive.sum()))
 
 
-def _ranks(values: npt.NDArray[Any]) -> Floats:
-    """Ranks from 1; equal values share their mean rank."""
+def _centred_ranks(values: npt.NDArray[Any]) -> Floats:
+    """Ranks less their mean, which is exact; equal values share their mean rank."""
     _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)
-    return (ends - (counts - 1) / 2)[places]
+    return (ends - (counts - 1) / 2)[places] - (len(values) + 1) / 2

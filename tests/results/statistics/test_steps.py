@@ -25,6 +25,17 @@ def test_a_step_without_noise_is_one():
     assert (step.place, step.deviations > MOST_DEVIATIONS) == (50, True)
 
 
+@pytest.mark.parametrize("place", [25, 100, 175])
+def test_neither_a_slow_drift_nor_the_last_digits_hide_a_step(place: int):
+    """A per cent of drift, and sums whose rounding errors grow, are in order throughout, but smaller than the step."""
+    for drift in (0.01, 1e-15):
+        values = 0.02 * (1 + drift * np.linspace(0, 1, 200))
+        values[:place] *= 3
+        step = largest_step(values)
+        assert step is not None
+        assert (step.place, step.deviations > MOST_DEVIATIONS) == (place, True)
+
+
 @pytest.mark.parametrize("correlation", [0.0, 0.5, 0.9])
 def test_noise_is_none(correlation: float):
     for _ in range(100):
