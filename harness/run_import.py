@@ -37,6 +37,8 @@ from bakeoff.results.views.imported import Imported, checked_load
 WORKLOAD = "imported"
 _MARKED = "imported from {tool}: its client's stamps, whose error was not measured; no telemetry"
 _FEWEST_TIMES = 3
+_TELLING = 32
+"""Prompts of a closed loop by which two measurements of it are told to be of the same traffic."""
 """With fewer times in every answer, nothing tells when answers advanced."""
 _VLLM = "vllm bench serve"
 NOTE = (
@@ -161,8 +163,14 @@ def _judged(record: TrialRecord, requests: list[RequestRecord], folder: TrialFol
 
 
 def _fingerprint(result: Imported) -> str:
-    """Hash the prompt lengths in order: the files have no other data on traffic. Equal seeds give equal lengths."""
-    return hashlib.sha256(msgspec.json.encode([request.prompt_tokens for request in result.requests])).hexdigest()
+    """Hash the prompt lengths in order: the files have no other data on traffic. Equal seeds give equal lengths.
+
+    A closed loop sends as many as the engine answers, so that its first ones tell.
+    """
+    lengths = [request.prompt_tokens for request in sorted(result.requests, key=lambda request: request.planned_ns)]
+    if result.load.concurrency is not None:
+        lengths = lengths[:_TELLING]
+    return hashlib.sha256(msgspec.json.encode(lengths)).hexdigest()
 
 
 def _started(experiment: dict[str, Any], plans: list[TrialPlan], created: str, note: str) -> RunStarted:

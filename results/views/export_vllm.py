@@ -74,6 +74,7 @@ def _per_request(all_calls: list[Call]) -> dict[str, Any]:
         "latencies": [call.latency_s for call in all_calls],
         "start_times": [call.start_s for call in all_calls],
         "queue_times": [call.start_s - call.record.planned_ns / 1e9 for call in all_calls],
+        "bakeoff_chunk_tokens": [call.record.chunk_tokens for call in all_calls],
         "generated_texts": [call.record.text for call in all_calls],
         "errors": ["" if call.success else call.record.error or call.record.outcome.value for call in all_calls],
     }

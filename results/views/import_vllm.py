@@ -28,7 +28,7 @@ Spread = Callable[[Sequence[int], int], list[int]]
 """(arrival times, number of tokens) → tokens per chunk."""
 
 _LISTS = ("start_times", "ttfts", "itls", "output_lens", "input_lens", "errors")
-_OPTIONAL_LISTS = ("queue_times", "generated_texts")
+_OPTIONAL_LISTS = ("queue_times", "generated_texts", "bakeoff_chunk_tokens")
 _MAX_ERROR_CHARS = 300
 
 
@@ -52,6 +52,8 @@ class VllmResult(msgspec.Struct, frozen=True, kw_only=True):
     errors: list[str] | None = None
     queue_times: list[float] | None = None
     generated_texts: list[str] | None = None
+    bakeoff_chunk_tokens: list[list[int]] | None = None
+    """Tokens of each chunk, in files that Bakeoff has exported."""
 
     @property
     def engine(self) -> str:
@@ -173,10 +175,13 @@ def _request(result: VllmResult, i: int, spread: Spread) -> RequestRecord:
     is_unmeasured = not error and not is_empty and ttft_s <= 0
     error = UNMEASURED if is_unmeasured else error
     times = [] if error or is_empty else _arrivals_ns(sent_s, ttft_s, gaps_s)
-    first, last = _token_chunks(len(times), tokens, chat=result.chat)
+    known = result.bakeoff_chunk_tokens[i] if result.bakeoff_chunk_tokens else []
+    first, last = _token_chunks(len(times), len(known) or tokens, chat=result.chat)
     chunks = times[first:last]
     text = result.generated_texts[i] if result.generated_texts else ""
     counts, source = _counts(chunks, tokens, spread)
+    if len(known) == len(chunks) and sum(known) == tokens and min(known, default=0) >= 0:
+        counts, source = known, TokenSource.COUNTS
     if text and tokens > 2 * max(len(text.encode()), len(chunks)):
         source = TokenSource.UNPLACED
     return RequestRecord(

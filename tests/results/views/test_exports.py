@@ -55,7 +55,17 @@ def test_vllm_says_what_the_view_says(run: Run, tmp_path: Path) -> None:
             assert document[f"p99_{tag}_ms"] == figures[f"P99 {name} (ms)"].value.value
         assert document["completed"] + document["failed"] == document["num_prompts"] == trial.record.planned_requests
         assert document["output_throughput"] == figures["Output token throughput (tok/s)"].value.value
-        lists = ("input_lens", "output_lens", "ttfts", "itls", "latencies", "start_times", "queue_times", "errors")
+        lists = (
+            "input_lens",
+            "output_lens",
+            "ttfts",
+            "itls",
+            "latencies",
+            "start_times",
+            "queue_times",
+            "errors",
+            "bakeoff_chunk_tokens",
+        )
         assert {len(document[name]) for name in lists} == {document["num_prompts"]}
         failed = [i for i, error in enumerate(document["errors"]) if error]
         assert len(failed) == document["failed"]

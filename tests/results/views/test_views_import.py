@@ -46,6 +46,7 @@ def result(requests: int = 8, gaps: int = 4, **changes: Any) -> dict[str, Any]:
 
 
 def write(path: Path, *results: dict[str, Any]) -> Path:
+    path.parent.mkdir(exist_ok=True)
     path.write_bytes(b"\n".join(map(msgspec.json.encode, results)))
     return path
 
@@ -146,6 +147,32 @@ def test_several_results_of_one_load_are_repeats(tmp_path: Path) -> None:
 def test_a_file_that_was_laid_out_by_hand_is_read_too(tmp_path: Path) -> None:
     (tmp_path / "r.json").write_bytes(msgspec.json.format(msgspec.json.encode(result())))
     assert len(load(import_vllm(tmp_path / "r.json", tmp_path / "runs").path).finished[0].requests) == 8
+
+
+def test_chunks_that_bakeoff_has_exported_keep_their_tokens(tmp_path: Path) -> None:
+    """The file's own lists spread 9 tokens over five chunks by the gaps before them, and give the first one a token."""
+    counts = [[3, 1, 1, 1, 3]] * 8
+    (plain,) = {tuple(record.chunk_tokens) for record in requests_of(tmp_path / "a", output_lens=[9] * 8)}
+    (kept,) = {
+        tuple(record.chunk_tokens)
+        for record in requests_of(tmp_path / "b", output_lens=[9] * 8, bakeoff_chunk_tokens=counts)
+    }
+    assert (plain, kept) == ((1, 2, 2, 2, 2), (3, 1, 1, 1, 3))
+    (other,) = {
+        tuple(record.chunk_tokens)
+        for record in requests_of(tmp_path / "c", output_lens=[8] * 8, bakeoff_chunk_tokens=counts)
+    }
+    assert sum(other) == 8, "counts of another number of tokens are not taken"
+
+
+def test_two_measurements_of_a_closed_loop_are_the_same_traffic_whatever_their_number(tmp_path: Path) -> None:
+    lengths = list(range(60, 110))
+    few, many, other = (
+        imported(tmp_path / str(i), result(len(given), input_lens=given))
+        for i, given in enumerate((lengths[:40], lengths, lengths[::-1]))
+    )
+    assert few.finished[0].record.workload_sha256 == many.finished[0].record.workload_sha256
+    assert many.finished[0].record.workload_sha256 != other.finished[0].record.workload_sha256
 
 
 @pytest.mark.parametrize(
