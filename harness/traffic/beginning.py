@@ -198,7 +198,7 @@ class Beginnings:
         if load.concurrency is not None:
             return load.concurrency
         sessions = round((load.rate_per_s or 0.0) * law.session_s(pace))
-        return min(sessions, _MAX_BEGUN, load.max_in_flight or _MAX_BEGUN)
+        return min(sessions, _MAX_BEGUN)
 
     def _needed_s(self, load: Load, law: SessionLaw, pace: Pace, length_s: float | None) -> float:
         """Seconds of the load that sessions in progress must last at this pace, with some to spare."""

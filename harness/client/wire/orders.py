@@ -43,7 +43,7 @@ class Steady(msgspec.Struct, frozen=True, tag="steady"):
     concurrency: int | None = None
     """Closed loop: slots."""
     max_in_flight: int | None = None
-    """Open loop: sessions above this number wait inside the client."""
+    """Open loop: requests above this number wait inside the client."""
     ramp_s: float = 0.0
     """Shortest ramp."""
     ramp_requests: int = RAMP_REQUESTS

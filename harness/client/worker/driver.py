@@ -6,7 +6,6 @@ the client.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 
 import msgspec
@@ -18,7 +17,7 @@ from bakeoff.harness.client.wire.plan import WireSession, read_wire
 from bakeoff.harness.client.wire.transport import Transport
 from bakeoff.harness.client.worker.failing import FailureDetector
 from bakeoff.harness.client.worker.idle_caps import IdleCaps
-from bakeoff.harness.client.worker.session_feed import PreparedSession, SessionFeed
+from bakeoff.harness.client.worker.session_feed import SessionFeed
 from bakeoff.harness.client.worker.sessions import Recorder, SessionRunner
 from bakeoff.harness.client.worker.steady import SteadyLoad
 from bakeoff.harness.host.clock import Clock, sleep_until_ns
@@ -134,7 +133,7 @@ class Driver:
         Args:
             sessions: what to send, with increasing offsets.
             duration_s: length of the arrival process.
-            max_in_flight: sessions above this number wait inside the client, in order; their latency still counts from
+            max_in_flight: requests above this number wait inside the client, in order; their latency still counts from
                 the plan.
 
         Raises:
@@ -146,11 +145,11 @@ class Driver:
         start_ns = await self._begin()
         end_ns = start_ns + round(duration_s * NS_PER_S)
         self._runner.until_ns = end_ns
-        loop = _OpenLoop(self._runner, self._clock, feed, start_ns, max_in_flight)
+        self._runner.max_in_flight = max_in_flight
+        loop = _OpenLoop(self._runner, self._clock, feed, start_ns)
         try:
             await loop.arrived()
             await sleep_until_ns(self._clock, end_ns)
-            await loop.emptied()
             await self._runner.wait_idle()
         except asyncio.CancelledError:
             loop.stop()
@@ -261,29 +260,20 @@ class _ClosedLoop:
 
 
 class _OpenLoop:
-    """Sets one alarm at a time, for the next arrival; arrivals above the cap wait in order."""
+    """Sets one alarm at a time, for the next arrival."""
 
-    def __init__(self, runner: SessionRunner, clock: Clock, feed: SessionFeed, start_ns: int, cap: int | None) -> None:
+    def __init__(self, runner: SessionRunner, clock: Clock, feed: SessionFeed, start_ns: int) -> None:
         self._runner = runner
         self._clock = clock
         self._feed = feed
         self._start_ns = start_ns
-        self._cap = cap
-        self._waiting: deque[tuple[PreparedSession, int]] = deque()
         self._arrived: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._emptied: asyncio.Future[None] | None = None
         self._stopped = False
 
     async def arrived(self) -> None:
-        """Return when every session has arrived, whether it was started or waits."""
+        """Return when every session has arrived."""
         self._arrive()
         await self._arrived
-
-    async def emptied(self) -> None:
-        """Return when no session waits because of the cap."""
-        if self._waiting:
-            self._emptied = asyncio.get_running_loop().create_future()
-            await self._emptied
 
     def stop(self) -> None:
         """Start nothing more."""
@@ -298,18 +288,11 @@ class _OpenLoop:
                 return
             session = self._feed.next()
             assert session is not None
-            if self._cap is not None and self._runner.live >= self._cap:
-                self._waiting.append((session, due_ns))
-            else:
-                self._runner.start(session, due_ns, self._session_ended)
+            self._runner.start(session, due_ns, _nothing_follows)
             self._feed.refill()
         if not self._arrived.done():
             self._arrived.set_result(None)
 
-    def _session_ended(self, ended_ns: int, _pause_ns: int) -> None:
-        if self._waiting and not self._stopped:
-            session, planned_ns = self._waiting.popleft()
-            due_ns = min(ended_ns, self._clock.now_ns())  # a session cut short ends now, not at ended_ns
-            self._runner.start(session, planned_ns, self._session_ended, due_ns=due_ns)
-            if not self._waiting and self._emptied is not None and not self._emptied.done():
-                self._emptied.set_result(None)
+
+def _nothing_follows(_ended_ns: int, _pause_ns: int) -> None:
+    """What an open loop does at the end of a session."""

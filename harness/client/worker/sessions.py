@@ -155,6 +155,9 @@ class SessionRunner:
         """Plan at least this many requests in spite of ``until_ns``."""
         self.caps: IdleCaps | None = None
         """Caps on idle time."""
+        self.max_in_flight: int | None = None
+        """Requests above this number wait until others have ended, in the order in which they were due."""
+        self._held: deque[RequestInFlight] = deque()
         self.on_end: Callable[[RequestInFlight], None] | None = None
         """Called with each request that has ended, before the next one is started."""
 
@@ -163,7 +166,6 @@ class SessionRunner:
         session: PreparedSession,
         planned_ns: int,
         finished: SessionFinished,
-        due_ns: int | None = None,
         *,
         delay_ns: int = 0,
     ) -> None:
@@ -173,36 +175,31 @@ class SessionRunner:
             session: what to send.
             planned_ns: start of its latency.
             finished: called at its end.
-            due_ns: when it could first be sent, if a cap made it wait.
             delay_ns: rest of the pause of a session that was in one when the load began.
         """
         self.live += 1
         session.finished = finished
         for number in session.roots():
             think_ns = session.wire.turns[number].think_ns + delay_ns
-            request = RequestInFlight(session, number, planned_ns + think_ns)
-            request.due_ns = None if due_ns is None else due_ns + think_ns
-            self._plan(request, think_ns)
+            self._plan(RequestInFlight(session, number, planned_ns + think_ns), think_ns)
         self._cap_idle(session, planned_ns)
 
     def in_flight(self) -> Iterator[RequestInFlight]:
         """The requests that were started and have not ended."""
         return iter(self._by_age)
 
-    def record_unsent(self, session: PreparedSession, planned_ns: int, now_ns: int) -> None:
-        """Record as cancelled a request that waited inside the client and was never sent."""
-        request = RequestInFlight(session, 0, planned_ns)
-        request.ended_ns = now_ns
-        self.planned += 1
-        self._finished.append(request)
+    def held(self) -> Iterator[RequestInFlight]:
+        """The requests that are due, and wait for others to end."""
+        return iter(self._held)
 
     def stop(self) -> None:
-        """Plan nothing more: thinking sessions end now, all others after their turns in flight."""
+        """Plan nothing more: sessions that think or are held end now, all others after their turns in flight."""
         self.until_ns, self.minimum = self._clock.now_ns(), 0
-        for request in self._thinking:
+        for request in (*self._thinking, *self._held):
             request.session.outstanding -= 1
             self.live -= not request.session.outstanding
         self._thinking.clear()
+        self._held.clear()
 
     def cut_pauses(self) -> None:
         """End the pauses that are left without their calls, since the load is over."""
@@ -232,9 +229,12 @@ class SessionRunner:
         now_ns = self._clock.now_ns()
         for request in self._by_age:
             self._transport.drop(request)
+        for request in (*self._by_age, *self._held):
             request.ended_ns = now_ns
             self._finished.append(request)
         self._by_age.clear()
+        self.planned += len(self._held)
+        self._held.clear()
         self._thinking.clear()
         self.live = 0
         self.flush()
@@ -248,6 +248,19 @@ class SessionRunner:
         self._recorder.flush()
 
     def _send(self, request: RequestInFlight) -> None:
+        """Send a request, or hold it while as many are in flight as may be."""
+        if self.max_in_flight is not None and (self._held or len(self._by_age) >= self.max_in_flight):
+            self._held.append(request)
+        else:
+            self._send_now(request)
+
+    def _send_held(self, free_ns: int) -> None:
+        while self._held and len(self._by_age) < (self.max_in_flight or 0):
+            request = self._held.popleft()
+            request.due_ns = max(request.planned_ns, free_ns)
+            self._send_now(request)
+
+    def _send_now(self, request: RequestInFlight) -> None:
         self.planned += 1
         self._by_age[request] = None
         request.session.in_flight += 1
@@ -274,6 +287,7 @@ class SessionRunner:
         for number, ready_ns in session.released(request.number, request.ended_ns):
             planned_ns = max(ready_ns + session.wire.turns[number].think_ns, request.ended_ns + request.pause_ns)
             self._plan(RequestInFlight(session, number, planned_ns), planned_ns - request.ended_ns)
+        self._send_held(request.ended_ns)
         session.outstanding -= 1
         if not session.outstanding:
             self._end_session(request)
@@ -313,7 +327,7 @@ class SessionRunner:
                 self._thinking.remove(request)
                 self._send(request)
 
-        self._clock.call_at_ns(planned_ns if request.due_ns is None else request.due_ns, send)
+        self._clock.call_at_ns(planned_ns, send)
 
     def _cap_idle(self, session: PreparedSession, idle_ns: int) -> None:
         """Shorten pauses if the session, or the load, has had nothing in flight since ``idle_ns`` and a cap says so."""

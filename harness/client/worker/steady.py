@@ -9,14 +9,14 @@ start of the window, so that its sessions do not depend on the length of the ram
 """
 
 import asyncio
+import itertools
 import math
-from collections import deque
 from collections.abc import Callable
 
 from bakeoff.harness.client.wire.orders import Ramped, Reply, Steady, WindowAnswered, WindowClosed
 from bakeoff.harness.client.worker.answer_times import AnswerTimes
 from bakeoff.harness.client.worker.failing import REJECTED_S, RampFailures
-from bakeoff.harness.client.worker.session_feed import PreparedSession, SessionFeed
+from bakeoff.harness.client.worker.session_feed import SessionFeed
 from bakeoff.harness.client.worker.sessions import RequestInFlight, SessionRunner
 from bakeoff.harness.host.clock import Clock
 from bakeoff.results.records import Pace
@@ -77,11 +77,11 @@ class SteadyLoad:
         self._failures = RampFailures()
         self._answer_ns = math.inf
         self._pending: int | None = None
-        self._waiting: deque[tuple[PreparedSession, int]] = deque()
         self._armed_ns: int | None = None
         self._is_stopped = False
         self._finished: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         runner.on_end = self._request_ended
+        runner.max_in_flight = share.max_in_flight
 
     async def run(self, start_ns: int) -> int:
         """Run the load until :meth:`finish` and all requests have ended; returns the time at which sending stopped."""
@@ -116,10 +116,8 @@ class SteadyLoad:
         stopped_ns = self._clock.now_ns()
         self._is_stopped = True
         if abort:
-            self._record_waiting(stopped_ns)
             self._runner.cancel()
         else:
-            self._waiting.clear()  # these were planned after the window
             self._runner.stop()
             await self._runner.wait_idle()
             self._runner.flush()
@@ -142,7 +140,7 @@ class SteadyLoad:
                 return
             session = self._begun.next()
             assert session is not None
-            self._start_arrived(session, due_ns)
+            self._runner.start(session, due_ns, self._session_ended)
             self._begun.refill()
 
     def _next(self, free_ns: int) -> None:
@@ -177,7 +175,7 @@ class SteadyLoad:
                 return
             session = feed.next()
             assert session is not None
-            self._start_arrived(session, int(due_ns))
+            self._runner.start(session, int(due_ns), self._session_ended)
             feed.refill()
 
     def _arm(self, t_ns: int) -> None:
@@ -206,13 +204,6 @@ class SteadyLoad:
         offset_ns = feed.peek_offset_ns()
         return offset_ns is not None and base_ns + offset_ns < min(until_ns, self._clock.now_ns())
 
-    def _start_arrived(self, session: PreparedSession, planned_ns: int) -> None:
-        cap = self._share.max_in_flight
-        if cap is not None and self._runner.live >= cap:
-            self._waiting.append((session, planned_ns))
-        else:
-            self._runner.start(session, planned_ns, self._session_ended)
-
     # Ends of requests and sessions.
 
     def _request_ended(self, request: RequestInFlight) -> None:
@@ -234,23 +225,12 @@ class SteadyLoad:
 
     def _session_ended(self, ended_ns: int, pause_ns: int) -> None:
         if self._share.concurrency is None:
-            self._start_waiting(ended_ns)
-        elif pause_ns:
+            return
+        if pause_ns:
             free_ns = ended_ns + pause_ns
             self._at(free_ns, lambda: self._next(free_ns))
         else:
             self._next(ended_ns)
-
-    def _start_waiting(self, free_ns: int) -> None:
-        """Open loop with a cap: start the session that has waited longest."""
-        if self._waiting and not self._is_stopped:
-            session, planned_ns = self._waiting.popleft()
-            self._runner.start(session, planned_ns, self._session_ended, due_ns=free_ns)
-
-    def _record_waiting(self, now_ns: int) -> None:
-        for session, planned_ns in self._waiting:
-            self._runner.record_unsent(session, planned_ns, now_ns)
-        self._waiting.clear()
 
     # Ramp and window.
 
@@ -290,10 +270,8 @@ class SteadyLoad:
     def _close(self) -> None:
         if self._pending is not None:
             return
-        planned = [(request.planned_ns, request.requested_output_tokens) for request in self._runner.in_flight()]
-        planned += [
-            (planned_ns, session.wire.turns[0].requested_output_tokens) for session, planned_ns in self._waiting
-        ]
+        sent = itertools.chain(self._runner.in_flight(), self._runner.held())
+        planned = [(request.planned_ns, request.requested_output_tokens) for request in sent]
         self._pending = sum(self._opens_ns <= planned_ns < self._closes_ns for planned_ns, _ in planned)
         pace = self._answers.pace or Pace(0.0, 0.0)  # of the window, too: in a short ramp no long answer ends
         expected_ns = [max(self._answer_ns, (pace.ttft_s + pace.token_s * tokens) * NS_PER_S) for _, tokens in planned]

@@ -106,18 +106,21 @@ def test_a_closed_loop_ends_when_its_first_slot_finds_nothing_more():
     assert issue.end_ns == round(0.4 * S), "then one slot had no session left"
 
 
-def test_users_that_are_cut_short_leave_their_place_under_a_cap_at_once():
-    """The request that takes the place is sent on time, not early."""
-    late_talk = talks(1, turns=2, think_s=60.0, gap_s=1.0)
-    waiting = [PlannedSession(session("next"), 0.0)]
+def test_users_in_a_pause_take_no_place_under_a_cap():
+    """A cap holds requests, as of an account, not users; a turn that becomes due meanwhile waits like any other."""
+    talk = talks(1, turns=2, think_s=0.1, gap_s=1.0)
+    waiting = [PlannedSession(session("next"), 0.0), PlannedSession(session("last"), 0.0)]
     issue, records, transport, _ = drive(
         lambda: ScriptedTransport(ANSWER),
-        lambda d: d.open_loop(wire([*late_talk, *waiting]), duration_s=5.0, max_in_flight=1),
+        lambda d: d.open_loop(wire([*talk, *waiting]), duration_s=5.0, max_in_flight=1),
     )
     assert transport.max_in_flight == 1
+    tenth = S // 10
     assert [(r.session, r.planned_ns, r.due_ns, r.sent_ns) for r in records] == [
         ("s0", 0, None, 0),
-        ("next", 0, S // 5, S // 5),
+        ("next", 0, 2 * tenth, 2 * tenth),
+        ("last", 0, 4 * tenth, 4 * tenth),
+        ("s0", 3 * tenth, 6 * tenth, 6 * tenth),
     ]
     assert issue.end_ns == 5 * S
 

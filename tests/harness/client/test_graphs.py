@@ -126,15 +126,15 @@ def test_calls_due_after_the_load_are_not_sent_and_what_waits_for_them_neither()
     assert sorted(record.turn for record in records) == [0, 1]
 
 
-def test_calls_that_wait_for_none_keep_their_distance_behind_a_cap():
-    """The second session waits for the first; its latencies count from the plan, its second call is 2 s behind."""
+def test_a_cap_holds_requests_in_the_order_in_which_they_were_due():
+    """Each waits for the one before; latencies count from the plan."""
     alone, two = (call(3.0, None),), (call(1.0, ()), call(1.0, (), 2.0))
     planned = [PlannedSession(Session(name, turns), 0.5) for name, turns in (("s", alone), ("t", two))]
     _, records, _, _ = drive(
         TimedTransport, lambda driver: driver.open_loop(wire(planned), duration_s=20.0, max_in_flight=1)
     )
     late = {record.turn: record for record in records if record.session == "t"}
-    assert [(late[k].planned_ns / S, (late[k].sent_ns or 0) / S) for k in (0, 1)] == [(0.5, 3.5), (2.5, 5.5)]
+    assert [(late[k].planned_ns / S, (late[k].sent_ns or 0) / S) for k in (0, 1)] == [(0.5, 3.5), (2.5, 4.5)]
 
 
 def test_long_prompts_of_a_conversation_arrive_whole():

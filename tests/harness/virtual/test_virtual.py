@@ -1,5 +1,6 @@
 """Whole runs, searches and gates in virtual time, through the harness's real code."""
 
+import itertools
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -155,6 +156,23 @@ def test_answers_that_take_long_because_they_are_long_are_waited_for(tmp_path: P
     engine = VirtualEngine(service=PerToken(Fixed(0.1), Fixed(0.01)), tokens_per_chunk=10)
     (trial,) = virtual_run(experiment, {"a": engine}, tmp_path / "runs").finished
     assert {request.outcome for request in trial.requests if trial.window.holds(request.planned_ns)} == {Outcome.OK}
+
+
+def test_a_cap_that_holds_more_and_more_back_is_the_experiments(tmp_path: Path):
+    """Sessions of three turns at 3/s are 9 requests/s of 1 s each, on a server with room for all; 5 may be sent."""
+    turn = {"input_tokens": 4, "output_tokens": 4, "prompt": "word word word word"}
+    path = tmp_path / "sessions.jsonl"
+    path.write_bytes(b"\n".join(msgspec.json.encode({"id": f"s{i}", "turns": [turn] * 3}) for i in range(300)))
+    load = {"rate_per_s": 3.0, "arrival": "poisson", "max_in_flight": 5}
+    workload = {"name": "sessions", "options": {"path": str(path)}}
+    engine = VirtualEngine(service=Whole(Fixed(1.0)))
+    run, _ = served_run(tmp_path, engine, loads=[load], trial=TRIAL | {"duration_s": 20.0}, workload=workload)
+    (trial,) = run.finished
+    assert FindingCode.HELD_BACK in {finding.code for finding in trial.record.invalidating}
+    under_load = [request for request in trial.requests if request.phase is not Phase.WARMUP]
+    spans = [(request.sent_ns, request.ended_ns) for request in under_load if request.sent_ns is not None]
+    edges = sorted([(sent_ns, 1) for sent_ns, _ in spans] + [(ended_ns, -1) for _, ended_ns in spans])
+    assert max(itertools.accumulate(step for _, step in edges)) == 5
 
 
 def test_an_overload_does_not_prolong_its_ramp(tmp_path: Path):
