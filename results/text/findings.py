@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from bakeoff.results.findings import Finding, FindingCode, Parameter, Severity
 from bakeoff.results.metrics import CATALOGUE, Unit
-from bakeoff.results.metrics.machine import PowerBasis
 from bakeoff.results.metrics.objectives import Violation
+from bakeoff.results.text.codes import WORDS, XIDS
 from bakeoff.results.text.format import share_text, value_text
 
 _REQUESTS_FAILED = (
@@ -323,44 +323,6 @@ _IDLE_CLIENT = (
 )
 """Template of a client that other load delays: more workers would not help."""
 _MOSTLY = 0.5
-XIDS = {
-    13: "Graphics Engine Exception",
-    31: "GPU memory page fault",
-    43: "GPU stopped processing",
-    45: "Preemptive cleanup, due to previous errors",
-    48: "Double Bit ECC Error",
-    63: "ECC page retirement or row remapping recording event",
-    64: "ECC page retirement or row remapper recording failure",
-    74: "NVLINK Error",
-    79: "GPU has fallen off the bus",
-    94: "Contained ECC error",
-    95: "Uncontained ECC error",
-}
-"""Names of the best-known errors in NVIDIA's list (https://docs.nvidia.com/deploy/xid-errors)."""
-_WORDS = {
-    "latency": {
-        "ttft": "TTFT",
-        "tpot": "TPOT",
-        "normalized_latency": "the time per token",
-        "chunk_gap": "the gap between chunks",
-    },
-    "claim": {"usage": "totals of usage", "ids": "token ids", "counts": "counts of each chunk"},
-    "source": {
-        "ids": "their ids",
-        "counts": "the counts of their chunks",
-        "chunks": "their chunks",
-        "tokenizer": "the tokenizer",
-        "apportioned": "the usage",
-        "unplaced": "the usage",
-        "estimated": "an estimate",
-        "assumed": "their chunks",
-    },
-    "power_basis": {
-        PowerBasis.COUNTED.value: "counted by the driver",
-        PowerBasis.SAMPLED.value: "a share of the samples; the driver does not count it",
-    },
-}
-"""Codes in words, by parameter."""
 OPTIONS = {
     "duration": "trial.duration_s (--duration of bench)",
     "ramp": "trial.ramp_s (--ramp of bench)",
@@ -405,7 +367,7 @@ def violation_sentence(violation: Violation) -> str:
 
 def _text(name: str, value: Parameter) -> str:
     if isinstance(value, str):
-        return _WORDS.get(name, {}).get(value, value)
+        return WORDS.get(name, {}).get(value, value)
     if name == "xid":
         return f"{value} ({XIDS.get(int(value), 'see NVIDIA’s list of XID errors')})"
     if name.endswith("_share"):
