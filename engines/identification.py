@@ -17,6 +17,7 @@ from bakeoff.engines.access import Access
 from bakeoff.engines.adapters.openai import OpenAiEngine
 from bakeoff.engines.base import access_to, base_url
 from bakeoff.engines.deployment import Deployment
+from bakeoff.engines.dialects.failures import UNREADABLE
 from bakeoff.engines.errors import NotIdentified
 from bakeoff.engines.identity import Identity, Pages
 from bakeoff.engines.models import KNOWN_MODELS, cached
@@ -146,5 +147,5 @@ async def _body(session: aiohttp.ClientSession, url: str) -> tuple[bytes | None,
 def _json(body: bytes) -> object:
     try:
         return msgspec.json.decode(body)
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return None

@@ -13,6 +13,7 @@ import msgspec
 
 from bakeoff.engines import memory
 from bakeoff.engines.access import Access
+from bakeoff.engines.dialects.failures import UNREADABLE
 from bakeoff.engines.errors import EngineDied, NotReady, OutOfMemory
 from bakeoff.engines.secrets import masked
 from bakeoff.engines.tail import status_text, tail
@@ -82,7 +83,7 @@ class Server:
         status, body = await self.ask("GET", path)
         try:
             return msgspec.json.decode(body) if status == 200 else None
-        except msgspec.MsgspecError:
+        except UNREADABLE:
             return None
 
     async def post(self, path: str, body: object = None) -> bool:

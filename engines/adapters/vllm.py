@@ -16,6 +16,7 @@ import msgspec
 
 from bakeoff.engines.base import SPAN_ENDPOINT, PrefixCacheFacts, Setup
 from bakeoff.engines.dialects import Dialect, VllmDialect
+from bakeoff.engines.dialects.failures import UNREADABLE
 from bakeoff.engines.errors import StepLogMissing
 from bakeoff.engines.launcher import Server
 from bakeoff.engines.metrics import Histogram, Positions, Prometheus, Series
@@ -321,7 +322,7 @@ def _json(body: bytes) -> Mapping[str, Any]:
     """A JSON object; empty if ``body`` is none."""
     try:
         return msgspec.json.decode(body, type=dict[str, Any])
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return {}
 
 

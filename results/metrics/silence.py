@@ -72,11 +72,12 @@ def unusual_silence(requests: Requests, window: Window) -> Silence | None:
     longest = numbers[0]
     found = Silence(int(lengths[longest]) / NS_PER_S, usual_ns / NS_PER_S, int(in_flight[longest]))
     least_s = max(_MIN_SHARE * window.length_s, _MIN_RATIO * found.usual_s)
-    is_unusual = found.length_s >= least_s and found.length_s >= _OWN_RATIO * _own_s(answered, under_way[longest] >= 1)
+    own_s = _own_s(answered, is_under_way=bool(under_way[longest] >= 1))
+    is_unusual = found.length_s >= max(least_s, _OWN_RATIO * own_s)
     return found if is_unusual and usual_ns else None
 
 
-def _own_s(answered: Requests, is_under_way: np.bool_) -> float:
+def _own_s(answered: Requests, *, is_under_way: bool) -> float:
     """What a single answer waits for its next chunk, or for the first one, in one of ten waits."""
     gaps_s = gaps_of(answered).seconds
     gaps_s = gaps_s[gaps_s > 0]

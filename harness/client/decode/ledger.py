@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from bakeoff.engines.dialects import TokenDelta, TokenKind
+from bakeoff.engines.dialects.failures import UNREADABLE
 from bakeoff.harness.client.decode.stated_counts import (
     FEWEST_COUNTS,
     SLACK_TOKENS,
@@ -292,7 +293,7 @@ def as_generated(delta: TokenDelta) -> TokenDelta:
         return delta
     try:
         calls = msgspec.json.decode(delta.text, type=list[_Call])
-    except msgspec.MsgspecError:  # arguments alone, as in Anthropic's deltas
+    except UNREADABLE:  # arguments alone, as in Anthropic's deltas
         return delta
     functions = [call.function for call in calls if call.function is not None]
     if not functions:

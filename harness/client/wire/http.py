@@ -28,6 +28,11 @@ from bakeoff.results.records import StreamEnd
 
 CLOSING_NS = 250_000_000
 """A used connection that ends without a byte this soon was being closed when the request came."""
+LEFT_OPEN_S = 0.25
+"""Time after a stream's end mark in which the server may end its response; the client waits no longer for it."""
+_END_MARKS = tuple(
+    b"data:" + space + b"[DONE]" + end for space in (b" ", b"") for end in (b"\n\n", b"\r\n\r\n", b"\n", b"")
+)
 _Addresses = Sequence[tuple[socket.AddressFamily, tuple[object, ...]]]
 
 
@@ -260,6 +265,15 @@ class Connection(asyncio.Protocol):
             self._finish(StreamEnd.RESET, broken)
         elif self._whole:
             self._finish(StreamEnd.COMPLETE, self._location)
+        elif log.reads and log.reads[-1].endswith(_END_MARKS):
+            asyncio.get_running_loop().call_later(LEFT_OPEN_S, self._end_left_open, log)
+
+    def _end_left_open(self, log: StreamLog) -> None:
+        """End an exchange whose answer is over, on a connection that the server leaves open."""
+        if self._log is log:
+            self._now_ns = time.monotonic_ns()
+            self.reusable = False  # the pool closes it
+            self._finish(StreamEnd.COMPLETE, None)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the exchange: a response without a length is complete, any other has been cut off.

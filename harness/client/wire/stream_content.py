@@ -297,7 +297,7 @@ def _merged(decoded: DecodedStream, newer: Usage) -> Usage:
 def _answer_id(payload: bytes) -> str | None:
     try:
         return msgspec.json.decode(payload, type=_Identified).id
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return None
 
 

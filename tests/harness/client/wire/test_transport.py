@@ -444,6 +444,13 @@ def test_a_listener_that_never_ends_its_handshake_fails_within_the_limit():
     assert plain.end is StreamEnd.REFUSED
 
 
+def test_a_response_that_stays_open_behind_its_end_mark_is_not_waited_for(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(http, "LEFT_OPEN_S", 0.01)
+    logs = exchange(answering(CHUNKED, chunk(BODY)), count=2)
+    assert [(log.end, b"".join(log.reads)) for log in logs] == [(StreamEnd.COMPLETE, BODY)] * 2
+    assert all(log.dial_start_ns is not None for log in logs), "an open connection carries no second request"
+
+
 def test_the_limit_grows_with_the_tokens_asked_for():
     assert limit_bytes(0) == limit_bytes(64) == 1 << 20
     assert limit_bytes(100_000) == 100_000 * (16 << 10)
