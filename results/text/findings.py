@@ -156,8 +156,7 @@ SENTENCES: dict[FindingCode, str] = {
     ),
     FindingCode.TOKENS_CONTRADICTED: (
         "the server's {claim} contradict the rest of {contradicted_requests} of {ok_requests} answers and are not used "
-        "(the first has {used_tokens} tokens by {source}, and {claimed_tokens} by its usage); let it count what it "
-        "sends"
+        "(the first has {used_tokens} tokens by {source}; its usage says {claimed_tokens}); let it count what it sends"
     ),
     FindingCode.BEHIND_END: (
         "{behind_requests} of {ok_requests} answers go on behind their end mark, with {behind_events} events of tokens "
