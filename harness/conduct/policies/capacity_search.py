@@ -28,6 +28,8 @@ from bakeoff.results.units import NS_PER_S
 
 _CONSEQUENCES = {FindingCode.WINDOW_TOO_SHORT, FindingCode.WINDOW_EMPTY, FindingCode.CLIENT_ERROR}
 """Findings that a failing engine can cause too; without another finding they are not held against it."""
+_UNREACHED = FindingCode.HELD_BACK
+"""A level that cannot be offered under the cap of the load is above the highest one, whatever the engine could do."""
 TRIALS_PER_TURN = 4
 """Trials on one start; a start of vLLM takes about as long as four trials."""
 
@@ -41,8 +43,9 @@ def attempt_of(
 ) -> Attempt:
     """Judge a trial at its level.
 
-    A trial violates the objectives if it is INVALID because of its engine, or if a percentile lies among failed
-    requests. It is no evidence if it is INVALID for another reason, or has too few requests for a percentile.
+    A trial violates the objectives if it is INVALID because of its engine, or of a cap that holds ever more requests
+    back, or if a percentile lies among failed requests. It is no evidence if it is INVALID for another reason, or has
+    too few requests for a percentile.
 
     Args:
         record: of the trial.
@@ -55,8 +58,9 @@ def attempt_of(
     unknown = [entry for entry in violations if entry.value.absence not in {None, Absence.AMONG_FAILURES}]
     definite = [entry for entry in violations if entry not in unknown]
     if invalidating := record.invalidating:
-        others = {finding.code for finding in invalidating if finding.code.cause is not Cause.ENGINE}
-        if not is_against_engine(invalidating) or not others <= _CONSEQUENCES:
+        codes = {finding.code for finding in invalidating}
+        others = {code for code in codes - {_UNREACHED} if code.cause is not Cause.ENGINE}
+        if not (is_against_engine(invalidating) or _UNREACHED in codes) or not others <= _CONSEQUENCES:
             return Attempt(record.id, level, met=None, margin=None, findings=invalidating)
         totals = [max(1, entry.total) for entry in exceeded]
         all_late = [
