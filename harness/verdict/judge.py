@@ -299,8 +299,9 @@ def _unsteady(evidence: Evidence, load: Requests) -> Iterator[Finding]:
     found, are_queued = list[Finding](), False
     if evidence.load.concurrency is None:
         rate_per_s = planned_per_s(evidence)
-        found = list(pressure_findings(evidence, load, rate_per_s))
-        are_queued = backlog(load, window, rate_per_s).seen_share > _MAX_QUEUED_SHARE
+        queue = backlog(load, window, rate_per_s)
+        found = list(pressure_findings(evidence, load, queue, rate_per_s))
+        are_queued = queue.seen_share > _MAX_QUEUED_SHARE
     yield from found
     codes = {finding.code for finding in found}
     if FindingCode.SATURATED in codes:

@@ -8,7 +8,7 @@ import numpy as np
 from bakeoff.harness.verdict.evidence import Evidence
 from bakeoff.results.columns import UNKNOWN
 from bakeoff.results.findings import Finding, FindingCode, Severity, invalid, warning
-from bakeoff.results.metrics.backlog import Pressure, backlog
+from bakeoff.results.metrics.backlog import Backlog, Pressure
 from bakeoff.results.metrics.relaxation import needed_window_s, relaxation
 from bakeoff.results.requests import Floats, Requests
 
@@ -27,9 +27,15 @@ def _held_back_s(measured: Requests) -> Floats:
     return np.where(due_ns == UNKNOWN, 0.0, measured.seconds_from("planned_ns", due_ns))
 
 
-def pressure_findings(evidence: Evidence, load: Requests, rate_per_s: float) -> Iterator[Finding]:
-    """Findings of a steady open loop whose requests queue: at the engine, or in the client under ``max_in_flight``."""
-    found = backlog(load, evidence.window, rate_per_s)
+def pressure_findings(evidence: Evidence, load: Requests, found: Backlog, rate_per_s: float) -> Iterator[Finding]:
+    """Findings of a steady open loop whose requests queue: at the engine, or in the client under ``max_in_flight``.
+
+    Args:
+        evidence: of the trial.
+        load: all requests under load.
+        found: their backlog.
+        rate_per_s: requests per second that the loop plans.
+    """
     held_s = _held_back_s(load.planned_inside(evidence.window))
     held_share = float((held_s > _MIN_HELD_S).mean()) if len(held_s) else 0.0
     if found.pressure is not Pressure.SUSTAINED and held_share > _MAX_HELD_SHARE:

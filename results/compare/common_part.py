@@ -21,7 +21,9 @@ from bakeoff.results.columns import UNKNOWN, Ints
 from bakeoff.results.compare.sides import AnyTrial
 from bakeoff.results.export.benchmark_json import StoredTrial
 from bakeoff.results.metrics import CATALOGUE, Value, absent
-from bakeoff.results.metrics.trial import has_long_run_rates, long_run_metrics, request_metrics
+from bakeoff.results.metrics.closed_loop import is_in_long_run
+from bakeoff.results.metrics.declaration import TrialData
+from bakeoff.results.metrics.trial import data_over, long_run_metrics, request_metrics
 from bakeoff.results.records import Phase, Slo
 from bakeoff.results.requests import Requests
 from bakeoff.results.run.work import work_of
@@ -70,8 +72,9 @@ def over_common_part(a: Sessions, b: Sessions, slo: Slo) -> BothSessions:
     parts = _parts(a, b)
     common: dict[int, CommonTrial] = {}
     if all(part.is_enough for part in parts):
-        with_rates = all(part.has_rates(trial) for part in parts for trial in part.trials)
-        common = {id(trial): part.over(trial, slo, with_rates=with_rates) for part in parts for trial in part.trials}
+        members = [(part.data(trial, slo), trial) for part in parts for trial in part.trials]
+        with_rates = all(is_in_long_run(data) for data, _ in members)
+        common = {id(trial): _over(data, trial, with_rates=with_rates) for data, trial in members}
     return _mapped(a, b, lambda trial: common.get(id(trial), trial))
 
 
@@ -175,18 +178,17 @@ class _Part:
         served = self._members[id(trial)]
         return served.requests.take(served.places_of(self._keys))
 
-    def has_rates(self, trial: AnyTrial) -> bool:
-        """Whether the rates of one of the trials over the common part are known."""
-        return has_long_run_rates(trial.record, self._members[id(trial)].load, self.requests_of(trial))
+    def data(self, trial: AnyTrial, slo: Slo) -> TrialData:
+        """One of the trials, of which the common requests count."""
+        return data_over(trial.record, self._members[id(trial)].load, self.requests_of(trial), slo)
 
-    def over(self, trial: AnyTrial, slo: Slo, *, with_rates: bool) -> CommonTrial:
-        """One of the trials over the common part."""
-        served, requests = self._members[id(trial)], self.requests_of(trial)
-        metrics = trial.metrics | request_metrics(requests, slo)
-        metrics |= long_run_metrics(trial.record, served.load, requests, slo, with_rates=with_rates)
-        if with_rates:
-            metrics |= {name: _per(rate, trial.metrics, metrics, name) for name, rate in _ENERGIES.items()}
-        return CommonTrial(trial.record, metrics, trial.quality, work_of(requests), has_rates=with_rates)
+
+def _over(data: TrialData, trial: AnyTrial, *, with_rates: bool) -> CommonTrial:
+    """A trial over the common part."""
+    metrics = trial.metrics | request_metrics(data.inside, data.slo) | long_run_metrics(data, with_rates=with_rates)
+    if with_rates:
+        metrics |= {name: _per(rate, trial.metrics, metrics, name) for name, rate in _ENERGIES.items()}
+    return CommonTrial(trial.record, metrics, trial.quality, work_of(data.inside), has_rates=with_rates)
 
 
 def _keys(requests: Requests) -> Ints:

@@ -6,7 +6,6 @@ from bakeoff.results.findings import FindingCode
 from bakeoff.results.metric import Role
 from bakeoff.results.metrics import sessions, throughput
 from bakeoff.results.metrics.catalogue import CATALOGUE, FAMILIES
-from bakeoff.results.metrics.closed_loop import is_in_long_run
 from bakeoff.results.metrics.declaration import Needs, ShareOf, TrialData
 from bakeoff.results.metrics.values import Absence, Value, absent
 from bakeoff.results.records import RequestRecord, Slo, TelemetryRecord, TrialRecord, Window, WindowKind
@@ -67,25 +66,25 @@ def request_metrics(requests: Iterable[RequestRecord], slo: Slo) -> dict[str, Va
     return {name: metric.of(data) for name, metric in CATALOGUE.items() if metric.needs is Needs.PLANNED}
 
 
-def has_long_run_rates(trial: TrialRecord, load: Requests, requests: Requests) -> bool:
-    """Whether a trial is a closed loop whose rates over some of its requests are known; arguments as for the next."""
-    data = TrialData(load, trial.window, Slo(), throughput.share_inside, planned=requests, trial=trial)
-    return is_in_long_run(data)
-
-
-def long_run_metrics(
-    trial: TrialRecord, load: Requests, requests: Requests, slo: Slo, *, with_rates: bool
-) -> dict[str, Value]:
-    """Compute the metrics of sessions over some requests of a trial, and of a closed loop also its rates.
+def data_over(trial: TrialRecord, load: Requests, requests: Requests, slo: Slo) -> TrialData:
+    """A trial of which some requests count.
 
     Args:
-        trial: record of the trial.
+        trial: its record.
         load: all its requests under load.
         requests: those that count.
         slo: SLO of the experiment.
-        with_rates: whether its rates are known.
     """
-    data = TrialData(load, trial.window, slo, throughput.share_inside, planned=requests, trial=trial)
+    return TrialData(load, trial.window, slo, throughput.share_inside, planned=requests, trial=trial)
+
+
+def long_run_metrics(data: TrialData, *, with_rates: bool) -> dict[str, Value]:
+    """Compute the metrics of sessions, and the rates of a closed loop.
+
+    Args:
+        data: from :func:`data_over`.
+        with_rates: whether the rates are known (:func:`~bakeoff.results.metrics.closed_loop.is_in_long_run`).
+    """
     rates = [metric for metric in throughput.METRICS if metric.name in throughput.RATES and with_rates]
     return {metric.name: metric.of(data) for metric in (*sessions.METRICS, *rates)}
 

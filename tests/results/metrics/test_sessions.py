@@ -11,7 +11,7 @@ from bakeoff.results.metrics.closed_loop import delays
 from bakeoff.results.metrics.declaration import TrialData
 from bakeoff.results.metrics.requests import sessions_of
 from bakeoff.results.metrics.throughput import share_inside
-from bakeoff.results.metrics.trial import long_run_metrics
+from bakeoff.results.metrics.trial import data_over, long_run_metrics
 from bakeoff.results.metrics.values import Value
 from bakeoff.results.records import Load, Outcome, Phase, RequestRecord, Slo, TrafficRecord, TrialRecord, Window
 from bakeoff.results.requests import Requests
@@ -156,7 +156,8 @@ def test_without_pauses_there_is_no_stretch() -> None:
 
 
 def over(requests: Sequence[RequestRecord]) -> dict[str, Value]:
-    return long_run_metrics(planned(CLOSED), Requests(CONVERSATION), Requests(requests), Slo(), with_rates=False)
+    data = data_over(planned(CLOSED), Requests(CONVERSATION), Requests(requests), Slo())
+    return long_run_metrics(data, with_rates=False)
 
 
 def test_a_part_of_the_requests_keeps_the_delays_that_they_have_in_the_whole_load() -> None:
