@@ -1,5 +1,6 @@
 """Shows a run's progress, from its log: a live bar on a terminal, plain lines elsewhere."""
 
+import abc
 import contextlib
 import time
 from collections.abc import Callable, Generator
@@ -19,6 +20,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from bakeoff.harness.client.wire.orders import Silence
 from bakeoff.harness.experiment.config import Experiment
 from bakeoff.harness.traffic.expected import ExpectedLength
 from bakeoff.results.log.run_log import (
@@ -43,6 +45,8 @@ _START_S, _ATTACH_S = 15.0, 6.0
 
 _SILENCE_S = 30.0
 """Seconds without a line after which a stage is printed."""
+_WAIT_S = 8.0
+"""Seconds without a byte from the server after which that is printed."""
 
 
 class Stage(StrEnum):
@@ -67,6 +71,10 @@ class Observer(Protocol):
 
     def stage(self, plan: TrialPlan, stage: Stage) -> None:
         """A trial has begun a stage."""
+        ...
+
+    def silence(self, silence: Silence | None) -> None:
+        """The server has sent nothing for a time, though requests are in flight; None: it has."""
         ...
 
 
@@ -148,8 +156,28 @@ class QuietObserver:
     def stage(self, plan: TrialPlan, stage: Stage) -> None:
         """Ignore a stage."""
 
+    def silence(self, silence: Silence | None) -> None:
+        """Ignore a silence."""
 
-class PlainObserver:
+
+class _LineObserver(abc.ABC):
+    """Prints lines."""
+
+    _next_silence_s = _WAIT_S
+
+    def silence(self, silence: Silence | None) -> None:
+        """Print a long silence, and again each time that it has become twice as long."""
+        if silence is None:
+            self._next_silence_s = _WAIT_S
+        elif silence.seconds >= self._next_silence_s:
+            self._next_silence_s = 2 * silence.seconds
+            self._print(silence_text(silence))
+
+    @abc.abstractmethod
+    def _print(self, text: str) -> None: ...
+
+
+class PlainObserver(_LineObserver):
     """Prints one line per start and trial, for log files, pipes and CI; and one per stage that is entered late.
 
     Args:
@@ -195,7 +223,7 @@ class PlainObserver:
         self._console.print(text, markup=False, highlight=False)
 
 
-class SearchObserver:
+class SearchObserver(_LineObserver):
     """Prints one line per start and judged trial of a search, whose number of trials is not known beforehand."""
 
     def __init__(self, console: Console, over: Over) -> None:
@@ -231,7 +259,8 @@ class LiveObserver:
     def __init__(self, bar: Progress, experiment: Experiment) -> None:
         self._bar = bar
         self._estimate = Estimate(experiment)
-        self._task = bar.add_task("preparing", total=self._estimate.trials, ends_s=None, hedge="")
+        self._doing = "preparing"
+        self._task = bar.add_task(self._doing, total=self._estimate.trials, ends_s=None, hedge="")
 
     def fetching(self, have_bytes: int, total_bytes: int | None) -> None:
         """Show the bytes downloaded so far."""
@@ -257,7 +286,13 @@ class LiveObserver:
         """Show the stage beside the trial."""
         self._show(f"{_trial_text(plan)}: {stage.value}")
 
+    def silence(self, silence: Silence | None) -> None:
+        """Show a long silence in place of the stage."""
+        text = self._doing if silence is None or silence.seconds < _WAIT_S else silence_text(silence)
+        self._bar.update(self._task, description=text)
+
     def _show(self, text: str) -> None:
+        self._doing = text
         ends_s = self._bar.get_time() + self._estimate.left_s()
         self._bar.update(self._task, description=text, ends_s=ends_s, hedge=self._estimate.hedge)
 
@@ -314,6 +349,12 @@ def trial_line(record: TrialRecord) -> str:
 
 def _trial_text(plan: TrialPlan) -> str:
     return f"{plan.engine} {plan.load.label}, repeat {plan.repeat}"
+
+
+def silence_text(silence: Silence) -> str:
+    """How long nothing has come, for how many requests, and how long each may wait."""
+    requests = _counted(silence.in_flight, "request")
+    return f"nothing received for {silence.seconds:.0f} s: {requests} in flight, timeout {silence.timeout_s:g} s"
 
 
 def clock_text(seconds: float) -> str:

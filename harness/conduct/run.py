@@ -189,6 +189,7 @@ async def run_experiment(
                 world.sampler() as telemetry,
                 world.fleet(client) as fleet,
             ):
+                fleet.on_silence = observer.silence
                 conductor = Conductor(
                     preparation,
                     run,

@@ -230,7 +230,7 @@ class TrialLoad:
         counts = [len(planned.session.turns) for planned in sessions]
         requests = sum(counts)
         if counts:
-            share = Closed(min(slots, len(counts)), self._experiment.trial.timeout_s * requests)
+            share = Closed(min(slots, len(counts)), self._experiment.trial.request_timeout_s * requests)
             order = self._order(share, Phase.WARMUP)
             if only is not None:
                 order = msgspec.structs.replace(order, base_url=only.base_url, division=None)
@@ -264,7 +264,7 @@ class TrialLoad:
             base_url=under_test.server.base_url,
             access=under_test.server.access,
             share=share,
-            timeout_s=self._experiment.trial.timeout_s,
+            timeout_s=self._experiment.trial.request_timeout_s,
             phase=phase,
             transport=self._experiment.client.transport,
             format=format_of(config),

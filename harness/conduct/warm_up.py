@@ -64,7 +64,7 @@ class WarmUp:
         self._fleet = fleet
         self._planner = planner
         self._limit_s = limits.warm_up_s
-        self._timeout_s = limits.timeout_s
+        self._timeout_s = limits.request_timeout_s
         self._transport = transport
         self._now_ns = now_ns
 

@@ -131,14 +131,19 @@ class TrialConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     """Maximum seconds of warm-up after each launch: small requests until the engine stops getting faster. 0: none."""
     idle_s: Annotated[float, msgspec.Meta(ge=0, le=MAX_SECONDS)] = 0.0
     """Seconds of telemetry before the load, while nothing runs: the baseline of GPU energy, which needs 5."""
-    timeout_s: Annotated[float, msgspec.Meta(gt=0, le=MAX_SECONDS)] = 120.0
-    """A request that takes longer than this many seconds counts as failed."""
+    timeout_s: Annotated[float, msgspec.Meta(gt=0, le=MAX_SECONDS)] | None = None
+    """A request that takes longer than this many seconds counts as failed. Default: four windows, 60 to 600."""
     max_failure_share: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.01
     """A trial with a larger share of failed requests is INVALID."""
     max_foreign_share: float = MAX_FOREIGN_SHARE
     """A trial is INVALID if other processes use more than this share of all CPU time; 1 disables the check."""
     cache: Cache = Cache.COLD
     """What the prefix cache may hold when the load begins: ``cold``, ``primed`` (shared system prompts) or ``warm``."""
+
+    @property
+    def request_timeout_s(self) -> float:
+        """Limit of each request."""
+        return self.timeout_s or min(600.0, max(60.0, 4 * self.duration_s))
 
 
 class ClientConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -174,7 +174,7 @@ class TrafficPlanner:
         self._workload = experiment.source(None if only is None else {only})
         self._planned: dict[Seed, Traffic] = {}
         self._repeat: int | None = None
-        reach_s = experiment.trial.ramp_s + experiment.trial.max_window_s + 2 * experiment.trial.timeout_s
+        reach_s = experiment.trial.ramp_s + experiment.trial.max_window_s + 2 * experiment.trial.request_timeout_s
         self._beginnings = Beginnings(experiment, self._workload, tokenizer, folder, reach_s=reach_s)
         self._reach_s = reach_s
 

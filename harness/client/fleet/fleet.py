@@ -25,6 +25,7 @@ from bakeoff.harness.client.decode.log import Decoder
 from bakeoff.harness.client.fleet.local_worker import LocalWorker
 from bakeoff.harness.client.fleet.worker_host import WorkerHost
 from bakeoff.harness.client.wire.orders import (
+    Alive,
     Closed,
     Division,
     Done,
@@ -39,6 +40,7 @@ from bakeoff.harness.client.wire.orders import (
     Ramped,
     Ready,
     Reply,
+    Silence,
     Steady,
     Stop,
     Stopped,
@@ -164,6 +166,8 @@ class Fleet:
 
     Attributes:
         planned_workers: those that it began with.
+        on_silence: called every two seconds while a load is in progress, with the silence of the server; None if there
+            is none.
     """
 
     def __init__(
@@ -174,6 +178,8 @@ class Fleet:
     ) -> None:
         self._hosts = hosts
         self._loading: Sequence[WorkerHost] = ()
+        self._silences: dict[WorkerHost, Silence | None] = {}
+        self.on_silence: Callable[[Silence | None], None] = lambda _: None
         self.planned_workers = len(hosts)
         self._now_ns = now_ns
         self._in_thread = in_thread
@@ -208,7 +214,7 @@ class Fleet:
         """
         async with self._assigned(order.share, folder) as workers:
             await self._begin(workers, order, WirePool(sessions))
-            replies = await self._from_workers(workers, _done)
+            replies = await self._from_workers(workers, self._done)
         # After the block: collecting the logs measures the clocks again, and the result states those that the logs use.
         return _merged(replies, workers)
 
@@ -224,19 +230,19 @@ class Fleet:
         """
         async with self._assigned(order.share, folder) as workers:
             await self._begin(workers, order, plan.ramp, plan.begun)
-            ramp = _ramp(await self._from_workers(workers, lambda host: _expected(host, Ramped)))
+            ramp = _ramp(await self._from_workers(workers, lambda host: self._expected(host, Ramped)))
             window = await self._in_thread(plan.window, ramp)
             if window is None:
                 await self._from_workers(workers, lambda host: host.send(Finish(abort=True)))
-                ended = await self._from_workers(workers, _done)
+                ended = await self._from_workers(workers, self._done)
                 return msgspec.structs.replace(_merged(ended, workers), ramp=ramp)
             start_ns = await self._open_window(workers, window)
             plan.opened(start_ns)
-            closed = await self._from_workers(workers, lambda host: _expected(host, WindowClosed))
+            closed = await self._from_workers(workers, lambda host: self._expected(host, WindowClosed))
             in_flight, overdue = (sum(reply.in_flight for reply in closed), sum(reply.overdue for reply in closed))
             abort = plan.is_lost(in_flight, overdue) or not await self._all_answered(workers, order.timeout_s)
             await self._from_workers(workers, lambda host: host.send(Finish(abort)))
-            replies = await self._from_workers(workers, _done)
+            replies = await self._from_workers(workers, self._done)
             ends_ns = [
                 reply.end_ns - worker.host.clock.offset_ns for reply, worker in zip(closed, workers, strict=True)
             ]
@@ -258,6 +264,7 @@ class Fleet:
                 for number, (host, part) in enumerate(zip(self._hosts, shares, strict=False))
             ]
             self._loading = [worker.host for worker in workers]
+            self._silences = {}
             try:
                 with without_preempting():
                     yield workers
@@ -312,7 +319,7 @@ class Fleet:
                     format=order.format,
                 )
             )
-        await self._from_workers(workers, lambda host: _expected(host, Ready))
+        await self._from_workers(workers, lambda host: self._expected(host, Ready))
         start_ns = self._now_ns() + _HEAD_START_NS
         await self._from_workers(workers, lambda host: host.send(Go(start_ns + host.clock.offset_ns)))
 
@@ -340,10 +347,32 @@ class Fleet:
         """Whether every request of the window ends in time; those that wait inside the client may not."""
         try:
             async with asyncio.timeout(timeout_s + _STOP_S):
-                await self._from_workers(workers, lambda host: _expected(host, WindowAnswered))
+                await self._from_workers(workers, lambda host: self._expected(host, WindowAnswered))
         except TimeoutError:
             return False
         return True
+
+    async def _reply(self, host: WorkerHost) -> Reply:
+        """The next reply of a worker; its signs of life are taken note of."""
+        while isinstance(reply := await host.reply(), Alive):
+            self._silences[host] = reply.silence
+            if len(self._silences) == len(self._loading):
+                self.on_silence(_shortest(self._silences.values()))
+        return reply
+
+    async def _expected(self, host: WorkerHost, kind: type[A]) -> A:
+        reply = await self._reply(host)
+        if not isinstance(reply, kind):
+            raise _failure(host, reply)
+        return reply
+
+    async def _done(self, host: WorkerHost) -> Done:
+        reply = await self._reply(host)
+        while isinstance(reply, WindowAnswered):  # the last request ended while the fleet was ending the load
+            reply = await self._reply(host)
+        if not isinstance(reply, Done) or reply.failure is not None or reply.start_ns is None:
+            raise _failure(host, reply)
+        return reply
 
     async def _from_workers(
         self, workers: Sequence["_Worker"], work: Callable[[WorkerHost], Coroutine[Any, Any, T]]
@@ -422,11 +451,14 @@ def _part(whole: int, parts: int, number: int) -> int:
     return whole // parts + (number < whole % parts)
 
 
-async def _expected(host: WorkerHost, kind: type[A]) -> A:
-    reply = await host.reply()
-    if not isinstance(reply, kind):
-        raise _failure(host, reply)
-    return reply
+def _shortest(silences: Iterable[Silence | None]) -> Silence | None:
+    """The silence towards all workers; None if one of them has heard something."""
+    known = list(silences)
+    heard = [silence for silence in known if silence is not None]
+    if len(heard) < len(known):
+        return None
+    seconds = min(silence.seconds for silence in heard)
+    return Silence(sum(silence.in_flight for silence in heard), seconds, heard[0].timeout_s)
 
 
 def _ramp(replies: Sequence[Ramped]) -> Ramped:
@@ -448,15 +480,6 @@ def _mean_pace(paces: Sequence[tuple[Pace, int]]) -> Pace | None:
         return None
     ttft_s = sum(pace.ttft_s * weight for pace, weight in paces) / requests
     return Pace(ttft_s, sum(pace.token_s * weight for pace, weight in paces) / requests)
-
-
-async def _done(host: WorkerHost) -> Done:
-    reply = await host.reply()
-    while isinstance(reply, WindowAnswered):  # the last request ended while the fleet was ending the load
-        reply = await host.reply()
-    if not isinstance(reply, Done) or reply.failure is not None or reply.start_ns is None:
-        raise _failure(host, reply)
-    return reply
 
 
 def _failure(host: WorkerHost, reply: Reply) -> ClientFailed | NotWritable:

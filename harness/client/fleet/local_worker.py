@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from bakeoff.harness.client.fleet.worker_host import WorkerClock
-from bakeoff.harness.client.wire.orders import Alive, Order, Reply
+from bakeoff.harness.client.wire.orders import Order, Reply
 from bakeoff.harness.errors import WorkerLost
 from bakeoff.harness.host.child import child_process, kill, read_line, send
 
@@ -56,12 +56,6 @@ class LocalWorker:
 
     async def reply(self) -> Reply:
         """See :class:`~bakeoff.harness.client.fleet.worker_host.WorkerHost`."""
-        while True:
-            reply = await self._reply()
-            if not isinstance(reply, Alive):
-                return reply
-
-    async def _reply(self) -> Reply:
         try:
             async with asyncio.timeout(SILENT_S):
                 line = await read_line(self._process)

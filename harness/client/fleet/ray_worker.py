@@ -20,7 +20,7 @@ from bakeoff.harness.client.fleet.clock_offset import measured, spanning
 from bakeoff.harness.client.fleet.forwarder import CHUNK_BYTES
 from bakeoff.harness.client.fleet.machine import Machine
 from bakeoff.harness.client.fleet.worker_host import WorkerClock
-from bakeoff.harness.client.wire.orders import Alive, ClockTime, Order, Prepare, ReadClock, Ready, Reply
+from bakeoff.harness.client.wire.orders import ClockTime, Order, Prepare, ReadClock, Ready, Reply
 from bakeoff.harness.errors import ClientFailed, WorkerLost
 from bakeoff.harness.host.environment import VERSION
 from bakeoff.results.files.frames import FrameAppender, FrameLog
@@ -133,9 +133,8 @@ class RayWorker:
         await self._call("send", msgspec.json.encode(order) + b"\n")
 
     async def reply(self) -> Reply:
-        """The worker's next reply but signs of life; measures its clock when it is ready."""
-        while isinstance(reply := await self._reply(), Alive):  # Ray notices a lost worker itself
-            pass
+        """The worker's next reply; measures its clock when it is ready."""
+        reply = await self._reply()
         if isinstance(reply, Ready):
             await self._set_clock()
         return reply

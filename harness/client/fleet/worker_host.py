@@ -51,7 +51,7 @@ class WorkerHost(Protocol):
         ...
 
     async def reply(self) -> Reply:
-        """The next reply.
+        """The next reply; signs of life, too.
 
         Raises:
             ClientFailed: the worker has ended.

@@ -216,8 +216,21 @@ class ClockTime(msgspec.Struct, frozen=True, tag="clock"):
     now_ns: int
 
 
+class Silence(msgspec.Struct, frozen=True):
+    """A time in which no byte of any answer has come."""
+
+    in_flight: int
+    """Requests that wait for an answer, or for the rest of it."""
+    seconds: float
+    timeout_s: float
+    """Limit of each request."""
+
+
 class Alive(msgspec.Struct, frozen=True, tag="alive"):
     """The worker's event loop runs; sent every :data:`ALIVE_S` seconds while a load is in progress."""
+
+    silence: Silence | None = None
+    """None if the server has answered something since the last sign of life, or no request is in flight."""
 
 
 ALIVE_S = 2.0

@@ -12,7 +12,7 @@ import msgspec
 
 from bakeoff.engines.dialects import Dialect
 from bakeoff.harness.client.wire.live_history import reader_of
-from bakeoff.harness.client.wire.orders import Measure, Pool, Reply, Steady
+from bakeoff.harness.client.wire.orders import Measure, Pool, Reply, Silence, Steady
 from bakeoff.harness.client.wire.plan import WireSession, read_wire
 from bakeoff.harness.client.wire.transport import Transport
 from bakeoff.harness.client.worker.failing import FailureDetector
@@ -82,6 +82,10 @@ class Driver:
     def planned(self) -> int:
         """Requests planned so far; each is recorded exactly once, however it ends."""
         return self._runner.planned
+
+    def silence(self, least_s: float) -> Silence | None:
+        """How long the server has sent nothing, if for ``least_s`` at least while requests are in flight."""
+        return self._runner.silence(least_s)
 
     async def closed_loop(
         self,

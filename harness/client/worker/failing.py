@@ -84,7 +84,7 @@ class RampFailures:
 
     def __init__(self) -> None:
         self.ended = self.failed = 0
-        self._rejected = 0
+        self._rejected = self._unanswered = 0
         self._first_ns: int | None = None
 
     def add(self, request: RequestInFlight) -> None:
@@ -93,12 +93,18 @@ class RampFailures:
         if request.has_failed:
             self.failed += 1
             self._rejected += _is_rejection(request.status)
+            self._unanswered += request.end is StreamEnd.TIMEOUT and not request.read_ns
             self._first_ns = request.ended_ns if self._first_ns is None else self._first_ns
 
     @property
     def are_all(self) -> bool:
         """Whether requests have ended, each with a failure."""
         return 0 < self.ended == self.failed
+
+    @property
+    def are_unanswered(self) -> bool:
+        """Whether requests have ended, and for each the server sent nothing until its timeout."""
+        return 0 < self.ended == self._unanswered
 
     @property
     def are_cohort(self) -> bool:

@@ -26,6 +26,7 @@ from bakeoff.harness.client.wire.orders import (
     ReadClock,
     Ready,
     Reply,
+    Silence,
     Steady,
     Stop,
     Stopped,
@@ -119,6 +120,10 @@ class LoadRunner:
     def is_busy(self) -> bool:
         """Whether a load is in progress."""
         return self._load is not None and not self._load.done()
+
+    def silence(self, least_s: float) -> Silence | None:
+        """How long the server has sent nothing under the load in progress, if for ``least_s`` at least."""
+        return self._driver.silence(least_s) if self.is_busy and self._driver is not None else None
 
     async def stop(self) -> None:
         """Cancel the load in progress, if any."""

@@ -102,7 +102,7 @@ async def _report_alive(loads: LoadRunner) -> None:
     while True:
         await asyncio.sleep(ALIVE_S)
         if loads.is_busy:
-            _print(Alive())
+            _print(Alive(loads.silence(ALIVE_S)))
 
 
 def peak_rss_bytes() -> int:

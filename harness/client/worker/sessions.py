@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
+from bakeoff.harness.client.wire.orders import Silence
 from bakeoff.harness.client.wire.transport import StreamLog, Transport, limit_bytes
 from bakeoff.harness.client.worker.idle_caps import IdleCaps, excess_ns
 from bakeoff.harness.client.worker.session_feed import PreparedSession, SessionFinished
@@ -143,6 +144,7 @@ class SessionRunner:
         self._recording = False
         self._idle: asyncio.Future[None] | None = None
         self._failure: NotWritable | None = None
+        self._last_end_ns = 0
         self.load: asyncio.Task[Any] | None = None
         """Task to cancel when records cannot be stored: a load without records is useless."""
         self.live = 0
@@ -161,14 +163,7 @@ class SessionRunner:
         self.on_end: Callable[[RequestInFlight], None] | None = None
         """Called with each request that has ended, before the next one is started."""
 
-    def start(
-        self,
-        session: PreparedSession,
-        planned_ns: int,
-        finished: SessionFinished,
-        *,
-        delay_ns: int = 0,
-    ) -> None:
+    def start(self, session: PreparedSession, planned_ns: int, finished: SessionFinished, *, delay_ns: int = 0) -> None:
         """Send the turns that wait for no answer, each after its pause; a conversation's first turn has none.
 
         Args:
@@ -187,6 +182,17 @@ class SessionRunner:
     def in_flight(self) -> Iterator[RequestInFlight]:
         """The requests that were started and have not ended."""
         return iter(self._by_age)
+
+    def silence(self, least_s: float) -> Silence | None:
+        """How long the server has sent nothing, if for ``least_s`` at least while requests are in flight."""
+        now_ns = self._clock.now_ns()
+        since_ns = max(self._last_end_ns, next((request.started_ns for request in self._by_age), now_ns))
+        for request in self._by_age:
+            if now_ns - since_ns < least_s * NS_PER_S:
+                return None
+            since_ns = max(since_ns, request.read_ns[-1] if request.read_ns else 0)
+        silent_s = (now_ns - since_ns) / NS_PER_S
+        return Silence(len(self._by_age), silent_s, self._timeout_ns / NS_PER_S) if silent_s >= least_s else None
 
     def held(self) -> Iterator[RequestInFlight]:
         """The requests that are due, and wait for others to end."""
@@ -274,6 +280,8 @@ class SessionRunner:
     def _ended(self, request: RequestInFlight) -> None:
         del self._by_age[request]
         request.session.in_flight -= 1
+        if request.end is not StreamEnd.TIMEOUT:
+            self._last_end_ns = request.ended_ns
         self._finished.append(request)
         if not self._recording:
             self._recording = True

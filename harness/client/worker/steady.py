@@ -247,7 +247,8 @@ class SteadyLoad:
         if answer_ns is not None and self._share.concurrency is None and self._answers.are_queued:
             needed_ns = RAMP_ANSWERS_QUEUED * self._answers.service_ns(self._runner.in_flight(), now_ns)
         is_settled = is_known and since_ramp_ns >= needed_ns
-        is_failing = since_ramp_ns >= 0 and self._failures.are_cohort
+        is_silent = self._failures.are_unanswered and not any(each.read_ns for each in self._runner.in_flight())
+        is_failing = since_ramp_ns >= 0 and (self._failures.are_cohort or is_silent)
         if is_settled or is_failing or since_ramp_ns >= 2 * self._timeout_ns:
             self._end_ramp(is_settled, answer_ns)
             return

@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from bakeoff.engines import EngineSpec
+from bakeoff.harness.client.wire.orders import Silence
 from bakeoff.harness.conduct.progress import Estimate, PlainObserver, QuietObserver, Stage, plan_text
 from bakeoff.harness.conduct.run import create_run, run_experiment
 from bakeoff.harness.conduct.world import inside
@@ -102,6 +103,16 @@ def test_a_stage_is_printed_after_a_long_silence_alone(experiment: Experiment) -
     now_s = 50.0
     observer.stage(plan, Stage.RAMP)
     assert written.getvalue() == "a c=1, repeat 1: filling the cache with their history\n"
+
+
+def test_a_silent_server_is_told_early_and_ever_more_seldom(experiment: Experiment) -> None:
+    written = io.StringIO()
+    observer = PlainObserver(Console(file=written, width=200), experiment)
+    for silence_s in (2, 4, 6, 8, 10, 12, 14, 16, 18, None, 8):
+        observer.silence(None if silence_s is None else Silence(3, silence_s, 60.0))
+    seconds = [int(line.split()[3]) for line in written.getvalue().splitlines()]
+    assert seconds == [8, 16, 8]
+    assert "nothing received for 8 s: 3 requests in flight, timeout 60 s" in written.getvalue()
 
 
 def test_a_trial_tells_its_stages_in_order(tmp_path: Path) -> None:

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 from bakeoff.harness.client import Closed, Open, local_fleet
 from bakeoff.harness.client.fleet.fleet import Fleet, LoadOrder, divided
+from bakeoff.harness.client.wire.orders import Alive, Done, Order, Ready, Reply, Silence
 from bakeoff.harness.errors import BadExperiment, ClientFailed
 from bakeoff.harness.host.clock import run_virtual
+from bakeoff.harness.virtual.worker_host import VirtualEnvironment, VirtualWorkerHost
 from bakeoff.results.errors import NotWritable
 from bakeoff.results.files.frames import FrameLog
 from bakeoff.results.log.store import TrialFolder
@@ -114,6 +116,30 @@ def test_a_worker_that_is_killed_ends_the_load_with_one_line(tmp_path: Path):
     assert "\n" not in play(scene())
     (survivor,) = TrialFolder(tmp_path / "cut").read_streams()
     assert (survivor.session, survivor.end) == ("s0", StreamEnd.CANCELLED)
+
+
+@pytest.mark.parametrize(("second", "told"), [(Silence(2, 6.0, 60.0), Silence(5, 4.0, 60.0)), (None, None)])
+def test_a_server_is_silent_if_it_is_towards_every_worker(tmp_path: Path, second: Silence | None, told: Silence | None):
+    class Told(VirtualWorkerHost):
+        """Says how silent the server is before each reply."""
+
+        def __init__(self, silence: Silence | None) -> None:
+            super().__init__(VirtualEnvironment({}))
+            self._due = [Done(0, 0, 0), Alive(silence), Ready(), Alive(silence)]
+
+        async def reply(self) -> Reply:
+            return self._due.pop()
+
+        async def send(self, order: Order) -> None:
+            pass
+
+    async def scene() -> list[Silence | None]:
+        fleet, heard = Fleet([Told(Silence(3, 4.0, 60.0)), Told(second)], now_ns=lambda: 0), list[Silence | None]()
+        fleet.on_silence = heard.append
+        await fleet.load(LoadOrder("http://127.0.0.1:9", OPEN, timeout_s=60.0), [], TrialFolder(tmp_path))
+        return heard
+
+    assert set(play(scene())) == {told}
 
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["cannot be opened", "fills up"])

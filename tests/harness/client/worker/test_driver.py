@@ -8,6 +8,7 @@ import pytest
 
 from bakeoff.harness.client import Driver, Issue
 from bakeoff.harness.client.wire.fake import ScriptedTransport
+from bakeoff.harness.client.wire.orders import Silence
 from bakeoff.harness.host.clock import LoopClock, run_virtual
 from bakeoff.results.errors import NotWritable
 from bakeoff.results.records import Phase, StreamEnd
@@ -130,6 +131,20 @@ def test_a_request_that_never_ends_is_recorded_as_a_timeout():
         timeout_s=2.0,
     )
     assert [(record.end, record.ended_ns) for record in records] == [(StreamEnd.TIMEOUT, 2 * S)]
+
+
+def test_a_silence_lasts_from_the_last_byte_of_any_answer_and_is_none_before_it_is_long():
+    async def asked(driver: Driver) -> list[Silence | None]:
+        load = asyncio.create_task(driver.closed_loop(wire(closed(2)), 2, duration_s=1, minimum=0))
+        found = [driver.silence(2.0)]
+        for _ in range(3):
+            await asyncio.sleep(3.0)
+            found.append(driver.silence(2.0))
+        await load
+        return [*found, driver.silence(2.0)]
+
+    found, *_ = drive(lambda: ScriptedTransport([(5.0, TOKEN), (6.0, FINISH)]), asked)
+    assert found == [None, Silence(2, 3.0, 30.0), None, Silence(2, 4.0, 30.0), None]
 
 
 def test_requests_cut_off_by_an_interrupt_are_recorded_as_cancelled():

@@ -137,6 +137,16 @@ def test_a_rejection_ends_the_engine_s_trials_and_no_other_engine_s(
     assert (run.manifest.failure or "").startswith("bad: ")
 
 
+@pytest.mark.parametrize("load", [{"concurrency": 4}, {"rate_per_s": 2.0, "arrival": "poisson"}])
+def test_a_server_that_sends_nothing_is_given_up_after_its_first_timeouts(
+    tmp_path: Path, load: dict[str, object]
+) -> None:
+    run = trials(tmp_path, VirtualEngine(faults={Fault.SILENT: 1.0}), load, timeout_s=40.0)
+    (bad,) = (trial.record for trial in run.finished if trial.record.engine == "bad")
+    assert [finding.code for finding in bad.findings] == [FindingCode.RAMP_FAILED]
+    assert 40 * S < bad.ended_ns - bad.started_ns < 65 * S
+
+
 @pytest.mark.parametrize(
     "fault",
     [Fault.HTTP_503, Fault.HTTP_429, Fault.REFUSED, Fault.ERROR_EVENT, Fault.TRUNCATED, Fault.EMPTY, Fault.RESET],
