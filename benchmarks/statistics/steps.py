@@ -10,6 +10,7 @@ from 1.5 on in 90 % where each side of the step has 100 requests; the table has 
 
 import argparse
 import asyncio
+import functools
 import math
 import tempfile
 from collections import defaultdict
@@ -23,11 +24,14 @@ import numpy as np
 from bakeoff.harness.virtual import Batched, Fixed, Lognormal, PerToken, VirtualEngine, Whole
 from bakeoff.harness.virtual.runs import virtual_experiment, virtual_run
 from bakeoff.results.findings import FindingCode
+from bakeoff.results.run.cells import Trial
 from bakeoff.results.statistics.steps import MOST_DEVIATIONS, largest_step
+from bakeoff.results.units import NS_PER_S
 from benchmarks.bars import Bars
 
+LOADS: dict[bool, dict[str, Any]] = {True: {"concurrency": 8}, False: {"rate_per_s": 20.0, "arrival": "poisson"}}
 CODES = {FindingCode.BECAME_SLOWER, FindingCode.BECAME_FASTER}
-TENTHS, FACTORS = tuple(range(1, 10)), (1.2, 1.5, 2.0, 6.0)
+TENTHS, FACTORS, WINDOWS_S = tuple(range(1, 10)), (1.2, 1.5, 2.0, 6.0), (10.0, 30.0, 120.0)
 MIN_SIDE = 100
 
 
@@ -92,29 +96,39 @@ STILL: dict[str, tuple[VirtualEngine, dict[str, Any], dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def found(engine: VirtualEngine, load: dict[str, Any], workload: dict[str, Any], seed: int, window_s: float) -> bool:
-    """Whether a trial has a finding of a step."""
+def trial_of(
+    engine: VirtualEngine, load: dict[str, Any], workload: dict[str, Any], seed: int, window_s: float
+) -> Trial:
     with tempfile.TemporaryDirectory(prefix="bakeoff-steps-", dir="/dev/shm") as name:
         experiment = virtual_experiment(
             ["e"], [load], seed=seed, repeats=1, workload=workload, trial={"warm_up_s": 0.0, "duration_s": window_s}
         )
-        trial = virtual_run(experiment, {"e": engine}, Path(name), seed=seed).finished[0]
-    return any(finding.code in CODES for finding in trial.record.findings)
+        return virtual_run(experiment, {"e": engine}, Path(name), seed=seed).finished[0]
 
 
 def still(job: tuple[str, int]) -> bool:
     name, seed = job
-    return found(*STILL[name], seed=seed, window_s=(10.0, 30.0)[seed % 2])
+    trial = trial_of(*STILL[name], seed=seed, window_s=(10.0, 30.0)[seed % 2])
+    return any(finding.code in CODES for finding in trial.record.findings)
+
+
+@functools.cache
+def opening_s(is_closed: bool) -> float:
+    """When the windows of a load open, which no step changes that lies behind it."""
+    trial = trial_of(VirtualEngine(service=Stepping(*PACE)), LOADS[is_closed], RANDOM, seed=0, window_s=10.0)
+    return trial.window.start_ns / NS_PER_S
 
 
 def stepped(job: tuple[bool, bool, float, float, int, int]) -> bool:
-    """A closed loop of 8, or an open one of 20/s, in a window of 30 s that opens after about 4 s."""
+    """Whether a trial of a closed loop of 8, or of an open one of 20/s, is INVALID for its step."""
     is_closed, in_first, factor, window_s, tenth, seed = job
-    start_s = 4.0  # engine started after 1 s, ramp of about 3 s
+    start_s = opening_s(is_closed)
     of_first, of_later = (factor, 1.0) if in_first else (1.0, factor)
     service = Stepping(*PACE, at_s=start_s + window_s * tenth / 10, of_first=of_first, of_later=of_later)
-    load = {"concurrency": 8} if is_closed else {"rate_per_s": 20.0, "arrival": "poisson"}
-    return found(VirtualEngine(service=service), load, RANDOM, seed, window_s)
+    trial = trial_of(VirtualEngine(service=service), LOADS[is_closed], RANDOM, seed, window_s)
+    codes = {finding.code for finding in trial.record.invalidating}
+    assert codes <= CODES | {FindingCode.SATURATED}, codes
+    return bool(codes)
 
 
 def series(noise: float, rho: float, count: int, rng: np.random.Generator) -> np.ndarray:
@@ -156,7 +170,7 @@ def powers(pool: ProcessPoolExecutor, bars: Bars, trials: int) -> None:
     kept: dict[bool, list[float]] = defaultdict(list)
     for is_closed in (True, False):
         for in_first in (True, False):
-            for window_s in (10.0, 30.0):
+            for window_s in WINDOWS_S:
                 for factor in FACTORS:
                     row = []
                     for tenth in TENTHS:

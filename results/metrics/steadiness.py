@@ -2,20 +2,28 @@
 
 A server that throttles, fills its cache, shares its machine with a second job or still warms up has two speeds, and the
 window's figures are those of neither. The times of the requests planned in the window are tested in their order
-(:mod:`bakeoff.results.statistics.steps`): TPOT, and TTFT unless requests queue, whose waits wander by themselves; of
-answers without tokens that have times, the time of a whole answer for each of its tokens. A drift shows as a step, too.
+(:mod:`bakeoff.results.statistics.steps`): TPOT and TTFT; of answers without tokens that have times, the time of a
+whole answer for each of its tokens. A drift shows as a step, too. Where requests queue, their waits wander by
+themselves; a step of TTFT counts there only if these do not explain it.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from bakeoff.results.metrics import latency
 from bakeoff.results.requests import Floats, Requests
-from bakeoff.results.statistics.steps import MOST_DEVIATIONS, largest_step
+from bakeoff.results.statistics.steps import MOST_DEVIATIONS, Step, largest_step, ranks
 
 _LEAST_CHANGE, _LEAST_BEYOND_WANDERING = 1.25, 1.5
 """Ratio of the medians on both sides, in either direction; and where a batch grows and shrinks slowly by itself."""
+_TAIL, _MOST_SPREAD = 0.1, 1.5
+"""Where requests queue: share of those on each side that a step of TTFT may leave out, and how much wider the rest of
+the slow side may be spread, relative to its median."""
+_MIN_SLOW, _MOST_ERRORS = 30, 2.0
+"""Least requests of the slow side then, and standard errors of a correlation with the arrivals that is none."""
 _MIN_SESSIONS = 30
 """Sessions in the window from which on their prompts, which grow from turn to turn, are a mix of the long run."""
 
@@ -56,22 +64,47 @@ def change_of_state(
     if are_sessions and len(set(ok.values("session"))) < _MIN_SESSIONS:
         return None
     ok = ok.take(np.argsort(ok.ints("planned_ns"), kind="stable"))
-    series = {"tpot": latency.tpot_s(ok)}
-    if not are_queued:
-        series["ttft"] = latency.ttft_s(ok)
+    series = {"tpot": latency.tpot_s(ok), "ttft": latency.ttft_s(ok)}
     if not any(np.isfinite(values).any() for values in series.values()):
         series["normalized_latency"] = latency.normalized_latency_s(ok)
     least = _LEAST_BEYOND_WANDERING if may_wander else _LEAST_CHANGE
-    found = [change for name, values in series.items() if (change := _change(name, ok, values, least)) is not None]
+    found = [
+        change
+        for name, values in series.items()
+        if (change := _change(name, ok, values, least, may_wait=are_queued and name == "ttft")) is not None
+    ]
     return max(found, key=lambda pair: pair[0])[1] if found else None
 
 
-def _change(name: str, requests: Requests, values_s: Floats, least: float) -> tuple[float, Change] | None:
+def _change(
+    name: str, requests: Requests, values_s: Floats, least: float, *, may_wait: bool
+) -> tuple[float, Change] | None:
     known = np.flatnonzero(np.isfinite(values_s))
     step = largest_step(values_s[known])
     if step is None or step.deviations <= MOST_DEVIATIONS or min(step.before, step.after) <= 0:
         return None
     if max(step.before, step.after) < least * min(step.before, step.after):
         return None
-    at_ns = int(requests.ints("planned_ns")[known[step.place]])
+    planned_ns = requests.ints("planned_ns")[known]
+    if may_wait and _is_queue(step, planned_ns, values_s[known]):
+        return None
+    at_ns = int(planned_ns[step.place])
     return step.deviations, Change(name, at_ns, step.before, step.after)
+
+
+def _is_queue(step: Step, planned_ns: npt.NDArray[np.int64], values_s: Floats) -> bool:
+    """Whether waits may explain a step of TTFT.
+
+    They do not where nearly all values on one side lie above nearly all on the other, as little spread as these, and
+    do not follow the arrivals: a request that comes long after the previous one waits for less of its work (Lindley,
+    Proceedings of the Cambridge Philosophical Society 48 (1952), 277-289).
+    """
+    fast, slow = sorted((slice(None, step.place), slice(step.place, None)), key=lambda side: np.median(values_s[side]))
+    n = len(values_s[slow])
+    low_s, typical_s, high_s = np.quantile(values_s[slow], [_TAIL, 0.5, 1 - _TAIL])
+    fast_low_s, fast_typical_s, fast_high_s = np.quantile(values_s[fast], [_TAIL, 0.5, 1 - _TAIL])
+    spread, fast_spread = (high_s - low_s) / typical_s, (fast_high_s - fast_low_s) / fast_typical_s
+    if n < _MIN_SLOW or low_s <= fast_high_s or spread > _MOST_SPREAD * fast_spread:
+        return True
+    gaps, changes = ranks(np.diff(planned_ns[slow])), ranks(np.diff(values_s[slow]))
+    return float(gaps @ changes) < -_MOST_ERRORS / math.sqrt(n) * math.sqrt(float((gaps @ gaps) * (changes @ changes)))

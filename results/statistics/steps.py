@@ -49,17 +49,17 @@ def largest_step(values: Floats) -> Step | None:
     if n < 2 * _LEAST:
         return None
     coarse = values / (_ALIKE_SHARE * max(float(np.median(np.abs(values))), float(np.finfo(float).tiny)))
-    ranks = _centred_ranks(np.round(coarse))
+    centred = ranks(np.round(coarse))
     places = np.arange(_LEAST, n - _LEAST + 1)
-    sums = np.cumsum(ranks)[places - 1]
-    deviations = np.sqrt(places * (n - places) / (n - 1) * ranks.var())
+    sums = np.cumsum(centred)[places - 1]
+    deviations = np.sqrt(places * (n - places) / (n - 1) * centred.var())
     scores = np.abs(sums) / np.where(deviations > 0, deviations, np.inf)
     best = int(np.argmax(scores))
     place = int(places[best])
     sides = values[:place], values[place:]
     before, after = (float(np.median(side)) for side in sides)
     small = abs(after - before) * _SMALL_SHARE
-    noise = [_centred_ranks(_beyond(side, small)) / len(side) for side in sides]
+    noise = [ranks(_beyond(side, small)) / len(side) for side in sides]
     time = autocorrelation_time(np.concatenate(noise))
     return Step(place, float(scores[best]) / time**0.5, before, after)
 
@@ -84,7 +84,7 @@ def autocorrelation_time(values: Floats) -> float:
     return max(1.0, 1.0 + 2.0 * float(positive.sum()))
 
 
-def _centred_ranks(values: npt.NDArray[Any]) -> Floats:
+def ranks(values: npt.NDArray[Any]) -> Floats:
     """Ranks less their mean, which is exact; equal values share their mean rank."""
     _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
     ends = np.cumsum(counts)

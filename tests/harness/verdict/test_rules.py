@@ -1,3 +1,6 @@
+from collections.abc import Sequence
+from itertools import accumulate
+from random import Random
 from typing import Any
 
 import msgspec
@@ -239,6 +242,34 @@ def test_an_engine_that_changes_its_pace_has_no_figures(load: Load, factor: floa
     finding = next(finding for finding in invalidating(changed, load=load) if finding.code is code)
     assert finding.parameters["at_s"] == pytest.approx(6.0, abs=0.3)
     assert invalidating([paced(i) for i in range(100)], load=load) == []
+
+
+def test_a_step_of_the_first_token_alone_shows_in_an_open_loop_and_a_queue_is_none():
+    rng = Random(1)
+    arrivals_s = list(accumulate(rng.expovariate(20.0) for _ in range(190)))
+    ttft_s = [rng.lognormvariate(0, 0.2) / (10 if at_s < 5 else 5) for at_s in arrivals_s]
+    stepped = answered([*zip(arrivals_s, ttft_s, strict=True)])
+    (finding,) = invalidating(stepped, load=msgspec.structs.replace(POISSON, rate_per_s=20.0))
+    assert (finding.code, finding.parameters["latency"]) == (FindingCode.BECAME_SLOWER, "ttft")
+    assert finding.parameters["at_s"] == pytest.approx(5.0, abs=0.5)
+
+    free_s, queued_s = 0.0, []
+    for at_s in arrivals_s:  # one slot, busy for 0.92 of the time
+        free_s = max(free_s, at_s) + 0.046 * rng.uniform(0.5, 1.5)
+        queued_s.append(free_s - at_s)
+    queued = answered([*zip(arrivals_s, queued_s, strict=True)])
+    codes_of_queue = {each.code for each in findings_of(queued, load=msgspec.structs.replace(POISSON, rate_per_s=20.0))}
+    assert FindingCode.BECAME_SLOWER not in codes_of_queue
+
+
+def answered(times_s: Sequence[tuple[float, float]]) -> list[RequestRecord]:
+    """Answers of two tokens, the second one 10 ms behind the first, by time of arrival and TTFT."""
+    return [
+        request(
+            i, at_s, chunk_ns=[int((at_s + s) * S), int((at_s + s + 0.01) * S)], ended_ns=int((at_s + s + 0.01) * S)
+        )
+        for i, (at_s, s) in enumerate(times_s)
+    ]
 
 
 def paced(number: int, factor: float = 1.0) -> RequestRecord:
