@@ -20,10 +20,11 @@ from bakeoff.results.statistics.steps import MOST_DEVIATIONS, Step, largest_step
 _LEAST_CHANGE, _LEAST_BEYOND_WANDERING = 1.25, 1.5
 """Ratio of the medians on both sides, in either direction; and where a batch grows and shrinks slowly by itself."""
 _TAIL, _MOST_SPREAD = 0.1, 1.5
-"""Where requests queue: share of those on each side that a step of TTFT may leave out, and how much wider the rest of
-the slow side may be spread, relative to its median."""
-_MIN_SLOW, _MOST_ERRORS = 30, 2.0
-"""Least requests of the slow side then, and standard errors of a correlation with the arrivals that is none."""
+"""Where requests queue, TTFT is taken to be as much spread behind a step, relative to its median: between these
+quantiles at most so many times as much."""
+_MIN_SLOW, _QUEUE_CORRELATION = 40, -0.25
+"""Least requests of the slow side there; and the correlation of waits with arrivals: -0.4 to -0.9 in queues of one to
+32 slots and in batches, at 75 to 95 % of the capacity."""
 _MIN_SESSIONS = 30
 """Sessions in the window from which on their prompts, which grow from turn to turn, are a mix of the long run."""
 
@@ -95,16 +96,14 @@ def _change(
 def _is_queue(step: Step, planned_ns: npt.NDArray[np.int64], values_s: Floats) -> bool:
     """Whether waits may explain a step of TTFT.
 
-    They do not where nearly all values on one side lie above nearly all on the other, as little spread as these, and
-    do not follow the arrivals: a request that comes long after the previous one waits for less of its work (Lindley,
+    They do not where most values on one side lie above most on the other, as little spread as these, and do not follow
+    the arrivals: a request that comes long after the previous one waits for less of its work (Lindley,
     Proceedings of the Cambridge Philosophical Society 48 (1952), 277-289).
     """
     fast, slow = sorted((slice(None, step.place), slice(step.place, None)), key=lambda side: np.median(values_s[side]))
-    n = len(values_s[slow])
-    low_s, typical_s, high_s = np.quantile(values_s[slow], [_TAIL, 0.5, 1 - _TAIL])
-    fast_low_s, fast_typical_s, fast_high_s = np.quantile(values_s[fast], [_TAIL, 0.5, 1 - _TAIL])
-    spread, fast_spread = (high_s - low_s) / typical_s, (fast_high_s - fast_low_s) / fast_typical_s
-    if n < _MIN_SLOW or low_s <= fast_high_s or spread > _MOST_SPREAD * fast_spread:
+    slow_s, fast_s = (np.quantile(values_s[side], [_TAIL, 0.25, 0.5, 0.75, 1 - _TAIL]) for side in (slow, fast))
+    spread, fast_spread = ((each[-1] - each[0]) / each[2] for each in (slow_s, fast_s))
+    if len(values_s[slow]) < _MIN_SLOW or slow_s[1] <= fast_s[3] or spread > _MOST_SPREAD * fast_spread:
         return True
     gaps, changes = ranks(np.diff(planned_ns[slow])), ranks(np.diff(values_s[slow]))
-    return float(gaps @ changes) < -_MOST_ERRORS / math.sqrt(n) * math.sqrt(float((gaps @ gaps) * (changes @ changes)))
+    return float(gaps @ changes) < _QUEUE_CORRELATION * math.sqrt(float((gaps @ gaps) * (changes @ changes)))
