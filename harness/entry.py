@@ -6,6 +6,7 @@ commands is part of what can fail, so they are imported inside.
 
 import io
 import os
+import signal
 import sys
 
 from bakeoff.harness.unexpected import unexpected
@@ -22,6 +23,8 @@ def main() -> None:
         from bakeoff.harness.cli.guarded import guarded  # noqa: PLC0415
 
         code = guarded(make_app(), sys.argv[1:])
+    except KeyboardInterrupt:  # while modules are imported; later ones are answered where they come
+        code = 128 + signal.SIGINT
     except Exception as error:  # noqa: BLE001
         code = unexpected(error)
     sys.exit(code)

@@ -8,7 +8,7 @@ themselves; a step of TTFT counts there only if these do not explain it.
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,9 +22,11 @@ _LEAST_CHANGE, _LEAST_BEYOND_WANDERING = 1.25, 1.5
 _TAIL, _MOST_SPREAD = 0.1, 1.5
 """Where requests queue, TTFT is taken to be as much spread behind a step, relative to its median: between these
 quantiles at most so many times as much."""
-_MIN_SLOW, _QUEUE_CORRELATION = 40, -0.25
-"""Least requests of the slow side there; and the correlation of waits with arrivals: -0.4 to -0.9 in queues of one to
-32 slots and in batches, at 75 to 95 % of the capacity."""
+_MANY = 40
+"""Of fewer requests on the slow side, more must be apart."""
+_OF_ARRIVALS, _OF_NEIGHBOURS = -0.25, 0.5
+"""Correlations of TTFT from which on it is a wait: of its changes with the arrivals (-0.4 to -0.9 in queues of few
+slots and in batches, at 75 to 95 % of the capacity), and of neighbours (in queues of many slots, beside noise)."""
 _MIN_SESSIONS = 30
 """Sessions in the window from which on their prompts, which grow from turn to turn, are a mix of the long run."""
 
@@ -96,14 +98,22 @@ def _change(
 def _is_queue(step: Step, planned_ns: npt.NDArray[np.int64], values_s: Floats) -> bool:
     """Whether waits may explain a step of TTFT.
 
-    They do not where most values on one side lie above most on the other, as little spread as these, and do not follow
-    the arrivals: a request that comes long after the previous one waits for less of its work (Lindley,
+    They do not where most values on one side lie above most on the other, as little spread as these, and follow neither
+    the arrivals nor each other: a request that comes long after the previous one waits for less of its work (Lindley,
     Proceedings of the Cambridge Philosophical Society 48 (1952), 277-289).
     """
     fast, slow = sorted((slice(None, step.place), slice(step.place, None)), key=lambda side: np.median(values_s[side]))
     slow_s, fast_s = (np.quantile(values_s[side], [_TAIL, 0.25, 0.5, 0.75, 1 - _TAIL]) for side in (slow, fast))
     spread, fast_spread = ((each[-1] - each[0]) / each[2] for each in (slow_s, fast_s))
-    if len(values_s[slow]) < _MIN_SLOW or slow_s[1] <= fast_s[3] or spread > _MOST_SPREAD * fast_spread:
+    is_apart = slow_s[1] > fast_s[3] if len(values_s[slow]) >= _MANY else slow_s[0] > fast_s[-1]
+    if not is_apart or spread > _MOST_SPREAD * fast_spread:
         return True
-    gaps, changes = ranks(np.diff(planned_ns[slow])), ranks(np.diff(values_s[slow]))
-    return float(gaps @ changes) < _QUEUE_CORRELATION * math.sqrt(float((gaps @ gaps) * (changes @ changes)))
+    of_arrivals = _correlation(np.diff(planned_ns[slow]), np.diff(values_s[slow]))
+    of_neighbours = _correlation(values_s[slow][:-1], values_s[slow][1:])
+    return of_arrivals < _OF_ARRIVALS or of_neighbours > _OF_NEIGHBOURS
+
+
+def _correlation(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> float:
+    """Of the ranks; 0 if one of them is constant."""
+    a, b = ranks(a), ranks(b)
+    return float(a @ b) / (math.sqrt(float((a @ a) * (b @ b))) or 1.0)

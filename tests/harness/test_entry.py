@@ -73,6 +73,17 @@ def test_a_bug_is_never_a_verdict(command: str, monkeypatch: pytest.MonkeyPatch,
     assert capsys.readouterr().err.startswith("Traceback (most recent call last)")
 
 
+def test_ctrl_c_while_modules_are_imported_is_no_traceback(monkeypatch: pytest.MonkeyPatch):
+    def interrupted() -> cyclopts.App:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "make_app", interrupted)
+    monkeypatch.setattr(sys, "argv", ["bakeoff", "gate"])
+    with pytest.raises(SystemExit) as exited:
+        entry.main()
+    assert exited.value.code == 130
+
+
 def test_a_terminal_without_unicode_gets_the_table(tmp_path: Path):
     run = build_run(tmp_path, Sheet(finished=1))
     environment = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}

@@ -85,7 +85,7 @@ def ledger_of(decoded: DecodedStream, tokenizer: Tokenizer | None, requested: in
         tokenizer: the model's.
         requested: length that was requested; None if unknown.
     """
-    usage, text = decoded.usage, "".join(delta.text for _, delta in decoded.deltas)
+    usage, text = decoded.usage, _generated_text(decoded.deltas)
     deltas, stated_so_far = with_silent(decoded.deltas, decoded.stated)
     hidden = hidden_tokens(usage, decoded.deltas, tokenizer)
     is_total = usage.output_tokens is None or not is_too_few(usage.output_tokens, text)
@@ -116,11 +116,12 @@ _END_TOKEN = TokenDelta("", tokens=1)
 def ledger_of_whole(decoded: DecodedStream, tokenizer: Tokenizer | None, requested: int | None) -> Ledger:
     """The ledger of an answer that came as one document; arguments as of :func:`ledger_of`."""
     deltas, usage = decoded.deltas, decoded.usage
-    pieces, text = [delta for _, delta in deltas], "".join(delta.text for _, delta in deltas)
+    pieces, text = [delta for _, delta in deltas], _generated_text(deltas)
+    text_bytes = sum(len(delta.text.encode()) for delta in pieces)
     hidden = hidden_tokens(usage, deltas, tokenizer)
     stated = streamed_tokens(usage, hidden)
     is_believed = stated is None or not text or (
-        not is_too_few(stated, text) and is_borne(stated, len(text.encode()), len(pieces), requested)
+        not is_too_few(stated, text) and is_borne(stated, text_bytes, len(pieces), requested)
     )  # fmt: skip
     counts, source = counts_of_whole(pieces, stated if is_believed else None, tokenizer)
     disbelieved = None if is_believed else TokenClaim.USAGE
@@ -132,7 +133,7 @@ class _Question:
 
     Args:
         deltas: at least one.
-        text: of all of them, as it was streamed.
+        text: of all of them, as it was generated.
         requested: length that was requested.
         tokenizer: the model's.
     """
@@ -141,7 +142,7 @@ class _Question:
         self._deltas = deltas
         self._generated = [(t_ns, as_generated(delta)) for t_ns, delta in deltas]
         self._text = text
-        self._text_bytes = len(text.encode())
+        self._text_bytes = sum(len(delta.text.encode()) for _, delta in deltas)
         self._requested = requested
         self._tokenizer = tokenizer
 
@@ -285,6 +286,10 @@ class _Call(msgspec.Struct):
     """A part of a tool call in OpenAI's form."""
 
     function: _Function | None = None
+
+
+def _generated_text(deltas: Sequence[Delta]) -> str:
+    return "".join(as_generated(delta).text for _, delta in deltas)
 
 
 def as_generated(delta: TokenDelta) -> TokenDelta:

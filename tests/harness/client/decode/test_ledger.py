@@ -106,6 +106,24 @@ def test_a_usage_below_the_words_of_the_text_is_not_believed():
     assert (counted.token_source, counted.total_chunk_tokens) == (TokenSource.TOKENIZER, 20)
 
 
+@pytest.mark.parametrize("tokenizer", [None, Words()])
+@pytest.mark.parametrize("claimed", [20, 21, 24])
+def test_what_the_api_writes_around_the_arguments_of_a_call_does_not_contradict_their_count(
+    claimed: int, tokenizer: Words | None
+):
+    """Twenty arguments of a token each, behind a chunk with the function's name: 80 bytes in 1,000 of JSON."""
+    first = '{"index":0,"id":"call_1","type":"function","function":{"name":"find","arguments":""}}'
+    calls = [first, *['{"index":0,"function":{"arguments":" the"}}'] * 20]
+    chunks = [
+        (10 * (i + 1), f'{{"choices":[{{"index":0,"delta":{{"tool_calls":[{each}]}}}}]}}')
+        for i, each in enumerate(calls)
+    ]
+    end = (220, STOP.replace("stop", "tool_calls"))
+    record = answer(*chunks, end, (220, f'{{"choices":[],"usage":{usage(claimed)}}}'), tokenizer=tokenizer)
+    assert (record.disbelieved, record.total_chunk_tokens) == (None, claimed)
+    assert one_request.tpot_s(record) == pytest.approx(0.2 / (claimed - 1), rel=0.05)
+
+
 def test_usage_of_each_event_is_added_up_where_the_last_cannot_be_the_total():
     record = answer(*((20 * (i + 1), text(" a a", usage=usage(2))) for i in range(10)), (201, STOP))
     assert (record.chunk_tokens, record.disbelieved) == ([2] * 10, None)
