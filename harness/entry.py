@@ -4,20 +4,26 @@ Python's own exit code for an exception is 1, which is a verdict of ``gate``, ``
 commands is part of what can fail, so they are imported inside.
 """
 
+import errno
 import io
 import os
 import signal
 import sys
+from typing import TYPE_CHECKING
 
-from bakeoff.harness.unexpected import unexpected
+from bakeoff.harness.unexpected import EXIT_UNEXPECTED, unexpected
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 
 def main() -> None:
     """Run the command of ``sys.argv`` and exit with its code."""
     open_closed_streams()
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # tests and notebooks replace the streams
-            stream.reconfigure(errors="backslashreplace")  # in ASCII there is no "·", which tables contain
+    for name, dropped in (("stdout", {errno.EPIPE}), ("stderr", None)):
+        stream = getattr(sys, name)
+        if stream is getattr(sys, f"__{name}__") is not None:  # tests and notebooks replace the streams
+            setattr(sys, name, _lasting(stream, dropped))
     try:
         from bakeoff.harness.cli import make_app  # noqa: PLC0415
         from bakeoff.harness.cli.guarded import guarded  # noqa: PLC0415
@@ -27,7 +33,42 @@ def main() -> None:
         code = 128 + signal.SIGINT
     except Exception as error:  # noqa: BLE001
         code = unexpected(error)
+    try:
+        sys.stdout.flush()
+    except OSError as error:  # a full disk, or a limit on sizes of files
+        if code != EXIT_UNEXPECTED:  # else it has been said
+            sys.stderr.write(f"bakeoff: cannot write the output: {error.strerror}\n")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else Python fails once more at its end, with a code of its own
+        code = EXIT_UNEXPECTED
     sys.exit(code)
+
+
+class _Lasting(io.FileIO):
+    """A standard stream that drops what nobody reads: whether a reader stays decides no exit code.
+
+    Args:
+        number: file descriptor.
+        dropped: errors after which output is dropped; None for all.
+    """
+
+    def __init__(self, number: int, dropped: set[int] | None) -> None:
+        super().__init__(number, "w", closefd=False)
+        self._dropped = dropped
+
+    def write(self, data: "ReadableBuffer", /) -> int:
+        """Write, or drop."""
+        try:
+            return super().write(data)
+        except OSError as error:
+            if self._dropped is not None and error.errno not in self._dropped:
+                raise
+            return memoryview(data).nbytes
+
+
+def _lasting(stream: io.TextIOWrapper, dropped: set[int] | None) -> io.TextIOWrapper:
+    """The stream anew, over a file that lasts; in ASCII there is no "·", which tables contain."""
+    file = io.BufferedWriter(_Lasting(stream.fileno(), dropped))
+    return io.TextIOWrapper(file, stream.encoding, "backslashreplace", line_buffering=stream.line_buffering)
 
 
 def open_closed_streams() -> None:

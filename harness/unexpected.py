@@ -7,7 +7,7 @@ from pathlib import Path
 
 TRACEBACK_VARIABLE = "BAKEOFF_TRACEBACK"
 """Environment variable: 1 prints the traceback of an unexpected error."""
-_EXIT_UNEXPECTED = 3  # as for a run that is no evidence; bakeoff.harness.cli.options may not be importable here
+EXIT_UNEXPECTED = 3  # as for a run that is no evidence; bakeoff.harness.cli.options may not be importable here
 _MOST_CHARS = 500
 
 
@@ -26,4 +26,4 @@ def unexpected(error: BaseException) -> int:
         text = f"bakeoff: unexpected error{place}: {what}; please report it with the output of {TRACEBACK_VARIABLE}=1\n"
     secrets = sys.modules.get("bakeoff.engines.secrets")  # until it has been imported, no secret is known
     sys.stderr.write(secrets.masked(text) if secrets else text)
-    return _EXIT_UNEXPECTED
+    return EXIT_UNEXPECTED

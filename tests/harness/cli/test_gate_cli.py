@@ -1,6 +1,8 @@
 """``bakeoff gate``: exit codes, files, and a run that ends when the verdict is clear."""
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -189,3 +191,13 @@ def test_the_newest_runs_of_a_branch_are_a_baseline(tmp_path: Path, capsys) -> N
     assert "2 more runs of the baseline" in " ".join(capsys.readouterr().out.split())
     assert bakeoff("gate", "--baseline", "branch:topic", "--candidate", str(tmp_path / "run-4")) == 3
     assert "on branch 'topic' in" in capsys.readouterr().err, "a run is not its own baseline"
+
+
+@pytest.mark.parametrize(
+    ("streams", "code"), [("| true", 2), ("2> /dev/full", 2), ("<&- >&- 2>&-", 2), ("> /dev/full", 3)]
+)
+def test_no_stream_changes_a_verdict_but_a_full_one_that_should_hold_it(tmp_path: Path, streams: str, code: int):
+    path = build_run(tmp_path, replace(SAME, repeats=2))
+    sides = f"--baseline {path}@main --candidate {path}@branch --band 0.0001"
+    command = f"set -o pipefail; {sys.executable} -m bakeoff gate {sides} {streams}"
+    assert subprocess.run(["bash", "-c", command], capture_output=True, check=False).returncode == code
