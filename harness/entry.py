@@ -35,6 +35,7 @@ def main() -> None:
         code = unexpected(error)
     try:
         sys.stdout.flush()
+        sys.stderr.flush()
     except OSError as error:  # a full disk, or a limit on sizes of files
         if code != EXIT_UNEXPECTED:  # else it has been said
             sys.stderr.write(f"bakeoff: cannot write the output: {error.strerror}\n")
@@ -49,7 +50,12 @@ class _Lasting(io.FileIO):
     Args:
         number: file descriptor.
         dropped: errors after which output is dropped; None for all.
+
+    Attributes:
+        has_reader: whether everything was written so far.
     """
+
+    has_reader = True
 
     def __init__(self, number: int, dropped: set[int] | None) -> None:
         super().__init__(number, "w", closefd=False)
@@ -62,6 +68,7 @@ class _Lasting(io.FileIO):
         except OSError as error:
             if self._dropped is not None and error.errno not in self._dropped:
                 raise
+            self.has_reader = False
             return memoryview(data).nbytes
 
 

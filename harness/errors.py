@@ -76,7 +76,9 @@ class RunInterrupted(KeyboardInterrupt):
     """Ctrl-C during a run; ``run`` has the finished trials."""
 
     def __init__(self, run: "Run") -> None:
-        super().__init__(f"{len(run.finished)} of {len(run.manifest.trials)} trials finished")
+        plans = run.manifest.trials
+        finished = sum(plan.id in run.log.finished for plan in plans)
+        super().__init__(f"{finished} of {len(plans)} trials finished")
         self.run = run
 
 

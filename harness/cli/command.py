@@ -49,7 +49,13 @@ def command(
             print_line("dry run: everything is in place")
             return EXIT_OK
         except RunInterrupted as interrupted:
-            show(interrupted.run, **shown)
+            from bakeoff.results.log.store import QUICK_BYTES
+
+            folder = interrupted.run.folder
+            if folder.stream_bytes <= QUICK_BYTES:
+                show(interrupted.run, **shown)
+            else:
+                print_line(f"bakeoff report {folder.path} shows the finished trials")
             print_line(f"interrupted: {interrupted}")
             return EXIT_INTERRUPTED
         except Exception as error:

@@ -43,6 +43,7 @@ def gate(
     alpha: float = 0.01,
     detect: str = "10%",
     band: Bands | None = None,
+    only_common: bool = False,
     out: Out = DEFAULT_OUT,
 ) -> "GateVerdict":
     """Check a candidate for regressions: exit 0 none, 1 regression, 2 cannot tell, 3 no evidence.
@@ -78,6 +79,8 @@ def gate(
         Largest change that the table calls the same: 5% for all ratio metrics (default 3%, of perplexity 1%), or one
         metric's, such as ttft_p99=10%, attainment=0.5pp, failures=0 (any significant change counts) or work=10%
         (difference in work done). Repeat the option for several.
+    only_common
+        Judge the load levels that both sides have, though the candidate lacks others of the baseline, which is exit 3.
     out
         With an experiment: parent of the new run folder.
     """
@@ -93,7 +96,7 @@ def gate(
         return judge_evaluations(Path(baselines[0]), Path(candidate), perplexity_config(alpha, band))
     if experiment is None and (repeats is not None or Path(out) != DEFAULT_OUT):
         raise NotComparable("stored runs are compared as they are; leave out --repeats and --out")
-    config = agreed(metrics, primary, alpha, band, detect=detect)
+    config = agreed(metrics, primary, alpha, band, detect=detect, only_common=only_common)
     if experiment is None:
         return _stored(baselines, candidate, config)
     return _measured(experiment, _only_label(baselines), candidate, config, repeats=repeats, out=Path(out))

@@ -39,7 +39,7 @@ from bakeoff.results.errors import NotWritable, ResultsError, RunUnreadable
 from bakeoff.results.files.integrity import RESTORE
 from bakeoff.results.log.run_log import RunEnded, RunLogWriter, RunStarted
 from bakeoff.results.log.search import SearchConfig
-from bakeoff.results.log.store import RunFolder, TrialFolder
+from bakeoff.results.log.store import QUICK_BYTES, RunFolder, TrialFolder
 from bakeoff.results.machine.ceilings import Ceilings, stored_ceilings
 from bakeoff.results.records import SCHEMA_VERSION, RunStatus, TrialRecord, Verdict
 from bakeoff.workloads import APPROXIMATE, Tokenizer
@@ -210,7 +210,7 @@ async def run_experiment(
                 done = await conductor.carry_out(make_policy(preparation, run))
         except asyncio.CancelledError:
             _end(writer, world, RunStatus.INTERRUPTED, "interrupted by the user")
-            recover(run, most_bytes=_QUICKLY_DECODED_BYTES)
+            recover(run, most_bytes=QUICK_BYTES)
             raise
         except Exception as error:
             cause = first_leaf(error)
@@ -218,10 +218,6 @@ async def run_experiment(
                 _end(writer, world, RunStatus.FAILED, f"{type(cause).__name__}: {cause}")
             raise
         _end(writer, world, RunStatus.FAILED if done.failure else RunStatus.COMPLETE, done.failure, *done.notes)
-
-
-_QUICKLY_DECODED_BYTES = 8 << 20
-"""Raw log that is decoded within a second, when the user waits for the end of an interrupted run."""
 
 
 def _finished_in(earlier: RunFolder | None, *, only_valid: bool) -> dict[str, list[tuple[RunFolder, TrialRecord]]]:

@@ -191,15 +191,25 @@ class World(Protocol):
         ...
 
 
+def _ending_signals() -> tuple[signal.Signals, ...]:
+    return (signal.SIGINT, *stop_signals())
+
+
 class RealWorld:
     """This machine."""
 
     has_reference = True
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run the coroutine on uvloop."""
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(coroutine)
+        """Run the coroutine on uvloop, which would leave handlers of :meth:`on_termination` behind that do nothing."""
+        is_main = threading.current_thread() is threading.main_thread()
+        handlers = {number: signal.getsignal(number) for number in _ending_signals()} if is_main else {}
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                return runner.run(coroutine)
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
 
     def now_ns(self) -> int:
         """The time of ``time.monotonic_ns()``."""
@@ -242,7 +252,7 @@ class RealWorld:
             for first in signals:
                 first()
 
-        for number in (signal.SIGINT, *stop_signals()):
+        for number in _ending_signals():
             asyncio.get_running_loop().add_signal_handler(number, stop)
 
     async def in_thread(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:

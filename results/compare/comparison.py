@@ -54,6 +54,7 @@ class EngineComparison(msgspec.Struct, frozen=True):
         work: level → comparison of the work.
         tallies: how often each engine failed trials or starts.
         class_work: comparisons of the work of each class of the traffic.
+        absent: load level that one side has and the other lacks → name of the side that lacks it.
     """
 
     a: str
@@ -65,6 +66,7 @@ class EngineComparison(msgspec.Struct, frozen=True):
     work: dict[str, WorkComparison] = {}
     tallies: list[Tally] = []
     class_work: list[WorkComparison] = []
+    absent: dict[str, str] = {}
 
     @property
     def works(self) -> list[WorkComparison]:
@@ -119,8 +121,11 @@ def compare_sides(a: Side, b: Side, config: ComparisonConfig | None = None, *, c
         if not (own is pairs and load is main and name == chosen)
     ]
     guarded = guardrails(others, config.alpha)
+    name_a, name_b = labels(a, b)
+    levels_a, levels_b = ({load.label for load in side.loads} for side in (a, b))
     return EngineComparison(
-        *labels(a, b),
+        name_a,
+        name_b,
         primary=primary,
         comparisons=[
             comparison
@@ -135,6 +140,7 @@ def compare_sides(a: Side, b: Side, config: ComparisonConfig | None = None, *, c
         config=config,
         work={level: pair.work for level, pair in pairs.items()},
         tallies=tallies(a.records, b.records, pairs, alpha=config.alpha, failures_a=a.failures, failures_b=b.failures),
+        absent=dict.fromkeys(sorted(levels_a - levels_b), name_b) | dict.fromkeys(sorted(levels_b - levels_a), name_a),
     )
 
 

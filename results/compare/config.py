@@ -39,6 +39,7 @@ class ComparisonConfig(msgspec.Struct, frozen=True):
         bands: half-width by metric, for metrics with their own band: a fraction of a ratio, or of requests.
         work_band: allowed relative difference between the work of both sides.
         detect: change of a ratio that a gate is to rule out, as a fraction; None for the band.
+        only_common: whether a gate passes a candidate that lacks load levels of the baseline.
     """
 
     metrics: tuple[str, ...] | None = None
@@ -48,6 +49,7 @@ class ComparisonConfig(msgspec.Struct, frozen=True):
     bands: dict[str, float] = {}
     work_band: float = WORK_BAND
     detect: float | None = None
+    only_common: bool = False
 
     def __post_init__(self) -> None:
         for name in (*(self.metrics or ()), self.primary, *self.bands):
@@ -98,6 +100,7 @@ def agreed(
     known: Mapping[str, Metric] = CATALOGUE,
     default_band: float = BAND,
     detect: float | str | None = None,
+    only_common: bool = False,
 ) -> ComparisonConfig:
     """Build the configuration of a comparison.
 
@@ -109,6 +112,7 @@ def agreed(
         known: metrics that can have a band.
         default_band: of ratios.
         detect: change that a gate is to rule out: a fraction, or text such as ``10%``; None for the band.
+        only_common: whether a gate passes a candidate that lacks load levels of the baseline.
 
     Raises:
         NotComparable: a metric is unknown, a number is out of range, or a band cannot be parsed.
@@ -118,7 +122,7 @@ def agreed(
     names = tuple(metrics) if metrics else None
     config = ComparisonConfig(
         metrics=names, primary=primary, alpha=alpha, band=default_band,
-        detect=_fraction(detect) if isinstance(detect, str) else detect,
+        detect=_fraction(detect) if isinstance(detect, str) else detect, only_common=only_common,
     )  # fmt: skip
     if band is None:
         return config

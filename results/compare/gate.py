@@ -114,7 +114,8 @@ def judge(a: Side, b: Side, config: ComparisonConfig | None = None) -> GateVerdi
     """Decide whether B is worse than A.
 
     Raises:
-        NoEvidence: a side has too few valid trials, and the INVALID ones are no evidence against B.
+        NoEvidence: a side has too few valid trials, and the INVALID ones are no evidence against B; or B lacks a load
+            level of A, and ``config`` does not allow it.
         NotComparable: as for :func:`~bakeoff.results.compare.comparison.compare_sides`.
     """
     compared = compare_sides(a, b, config)
@@ -128,6 +129,10 @@ def judge(a: Side, b: Side, config: ComparisonConfig | None = None) -> GateVerdi
         *_missing_in_b(a, b, compared),
         *(_of_metric(guard) for guard in compared.guardrails if guard.may_be_worse(COMPARED[guard.metric])),
     ]
+    lacking = [level for level, name in compared.absent.items() if name == compared.b]
+    if lacking and not regressions and not compared.config.only_common:
+        levels = " and ".join(lacking)
+        raise NoEvidence(f"{compared.b} was not measured at {levels}; measure it, or judge the rest by --only-common")
     few = _too_few(a, b, compared)
     if few and not regressions and not doubts:
         raise NoEvidence(few)

@@ -59,6 +59,8 @@ LOG_NAME = "run.jsonl"
 _TRIAL_ID = re.compile(r"[\w-][\w.-]*")
 _MAX_NAME_BYTES = 255
 _BLOCK_BYTES = 1 << 20
+QUICK_BYTES = 8 << 20
+"""Raw logs that are decoded and shown within a second, when the user waits for the end of an interrupted run."""
 _Record = TypeVar("_Record", bound=msgspec.Struct)
 
 
@@ -378,6 +380,11 @@ class RunFolder:
         for file in source.path.iterdir():
             if file.is_file() and not file.name.startswith("."):  # a part that a crash has left
                 _link(file, target.path / file.name)
+
+    @property
+    def stream_bytes(self) -> int:
+        """Size of the raw logs of all trials."""
+        return sum(file.stat().st_size for file in self.path.glob("trials/*/streams-*.frames"))
 
     def engine_log(self, label: str, start: int) -> Path:
         """Path of the output of the engine's ``start``-th start; creates its folder."""

@@ -76,7 +76,7 @@ def _content(compared: EngineComparison, shown: Sequence[Comparison]) -> Group:
 
 
 def trial_lines(compared: EngineComparison) -> list[str]:
-    """One line for each way in which an engine failed trials, and for each load with unequal work or other requests."""
+    """A line for each way in which an engine failed trials, and each load with unequal work or that one side lacks."""
     a, b = compared.a, compared.b
     failures = [
         f"{SIGNS[failure.judgement]} {tally_text(failure, a, b)}"
@@ -93,7 +93,10 @@ def trial_lines(compared: EngineComparison) -> list[str]:
         for work in compared.works
         if work.mix
     ]
-    return [*failures, *unequal, *other]
+    absent = [
+        f"{SIGNS[Judgement.UNCLEAR]} {name} was not measured at {level}" for level, name in compared.absent.items()
+    ]
+    return [*failures, *unequal, *other, *absent]
 
 
 def tally(compared: EngineComparison) -> str:

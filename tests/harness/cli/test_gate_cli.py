@@ -201,3 +201,17 @@ def test_no_stream_changes_a_verdict_but_a_full_one_that_should_hold_it(tmp_path
     sides = f"--baseline {path}@main --candidate {path}@branch --band 0.0001"
     command = f"set -o pipefail; {sys.executable} -m bakeoff gate {sides} {streams}"
     assert subprocess.run(["bash", "-c", command], capture_output=True, check=False).returncode == code
+
+
+def test_a_level_that_the_candidate_lacks_is_no_evidence_and_named(tmp_path: Path, capsys):
+    """The primary metric would be that of another level without a word."""
+    whole = build_run(tmp_path / "whole", replace(SAME, loads=LOADS[1:3]))
+    part = build_run(tmp_path / "part", replace(SAME, loads=LOADS[1:2], run_id="20261120-101500-part-3f9a"))
+    sides = ("--baseline", f"{whole}@main", "--candidate", f"{part}@branch")
+    assert bakeoff("gate", *sides) == 3
+    assert "was not measured at c=8; measure it, or judge the rest by --only-common" in capsys.readouterr().err
+    assert bakeoff("gate", *sides, "--only-common") == 2  # of single runs the noise between runs is unknown
+    assert "was not measured at c=8" in capsys.readouterr().out
+    sides = ("--baseline", f"{part}@main", "--candidate", f"{whole}@branch")
+    assert bakeoff("gate", *sides, "--json") == 2
+    assert list(json.loads(capsys.readouterr().out)["compared"]["absent"]) == ["c=8"]

@@ -57,3 +57,12 @@ def test_a_run_in_a_thread_leaves_signals_to_the_program() -> None:
     thread.start()
     thread.join()
     assert called == ["None"]
+
+
+def test_signals_are_no_longer_ignored_once_the_loop_has_ended():
+    async def scene() -> None:
+        RealWorld().on_termination(lambda: None)
+
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+    RealWorld().run(scene())
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
