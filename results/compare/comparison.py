@@ -19,7 +19,7 @@ from bakeoff.results.compare.comparability import difference, request_difference
 from bakeoff.results.compare.config import ComparisonConfig
 from bakeoff.results.compare.primary import primary_load, primary_metric
 from bakeoff.results.compare.reliability import Tally, tallies
-from bakeoff.results.compare.sides import AnyTrial, Side, compared_value, labels, measured_requests
+from bakeoff.results.compare.sides import AnyTrial, Side, absent_levels, compared_value, labels, measured_requests
 from bakeoff.results.errors import NotComparable
 from bakeoff.results.metric import Metric, Role
 from bakeoff.results.metrics import CATALOGUE
@@ -121,26 +121,20 @@ def compare_sides(a: Side, b: Side, config: ComparisonConfig | None = None, *, c
         if not (own is pairs and load is main and name == chosen)
     ]
     guarded = guardrails(others, config.alpha)
-    name_a, name_b = labels(a, b)
-    levels_a, levels_b = ({load.label for load in side.loads} for side in (a, b))
     return EngineComparison(
-        name_a,
-        name_b,
+        *labels(a, b),
         primary=primary,
         comparisons=[
-            comparison
+            one
             for load in shared
-            for comparison in (
-                *([primary] if load is main else []),
-                *(guardrail for guardrail in guarded if guardrail.level == load.label),
-            )
+            for one in (*([primary] if load is main else []), *(one for one in guarded if one.level == load.label))
         ],
         class_work=[pair.work for own in of_classes.values() for pair in own.values()],
         answers={level: (_answers(pair.trials[0]), _answers(pair.trials[1])) for level, pair in pairs.items()},
         config=config,
         work={level: pair.work for level, pair in pairs.items()},
         tallies=tallies(a.records, b.records, pairs, alpha=config.alpha, failures_a=a.failures, failures_b=b.failures),
-        absent=dict.fromkeys(sorted(levels_a - levels_b), name_b) | dict.fromkeys(sorted(levels_b - levels_a), name_a),
+        absent=absent_levels(a, b),
     )
 
 

@@ -219,6 +219,12 @@ def labels(a: Side, b: Side) -> tuple[str, str]:
     return _with_run(a), _with_run(b)
 
 
+def absent_levels(a: Side, b: Side) -> dict[str, str]:
+    """Load levels that were planned for one side alone, with the name of the other side."""
+    names, levels = labels(a, b), [[load.label for load in side.loads] for side in (a, b)]
+    return {level: names[1 - side] for side in (0, 1) for level in levels[side] if level not in levels[1 - side]}
+
+
 def _with_run(side: Side) -> str:
     more = f" and {len(side.runs) - 1} before it" if len(side.runs) > 1 else ""
     return f"{side.engine} ({side.run.path.name}{more})"

@@ -1,4 +1,5 @@
 import asyncio
+import signal
 import threading
 from pathlib import Path
 
