@@ -131,7 +131,7 @@ def test_defaults_in_the_experiment_page_are_those_of_the_code():
     rows = dict(re.findall(r"^\| `(\w+)` \| ([\d.]+) \|", text, flags=re.MULTILINE))
     trial, experiment = TrialConfig(), {"repeats": 3, "seed": 1}
     fields = {**msgspec.structs.asdict(trial), **msgspec.structs.asdict(ClientConfig()), **experiment}
-    fields |= msgspec.structs.asdict(QualityConfig())
+    fields |= msgspec.structs.asdict(QualityConfig()) | {"timeout_s": trial.request_timeout_s}
     fields |= {"weight": TrafficClass("a", ClassWorkload("chat")).weight}
     fields |= {"share": Fault(FaultAction.SLOW, 0.0).share, "replicas": Deployment().replicas}
     assert {name: float(value) for name, value in rows.items()} == {name: float(fields[name]) for name in rows}

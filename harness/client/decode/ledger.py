@@ -140,9 +140,10 @@ class _Question:
 
     def __init__(self, deltas: list[Delta], text: str, requested: int | None, tokenizer: Tokenizer | None) -> None:
         self._deltas = deltas
-        self._generated = [(t_ns, as_generated(delta)) for t_ns, delta in deltas]
+        has_calls = any(delta.kind is TokenKind.TOOL for _, delta in deltas)
+        self._generated = [(t_ns, as_generated(delta)) for t_ns, delta in deltas] if has_calls else deltas
         self._text = text
-        self._text_bytes = sum(len(delta.text.encode()) for _, delta in deltas)
+        self._text_bytes = sum(len(delta.text.encode()) for _, delta in deltas) if has_calls else len(text.encode())
         self._requested = requested
         self._tokenizer = tokenizer
 
@@ -289,7 +290,7 @@ class _Call(msgspec.Struct):
 
 
 def _generated_text(deltas: Sequence[Delta]) -> str:
-    return "".join(as_generated(delta).text for _, delta in deltas)
+    return "".join([as_generated(delta).text if delta.kind is TokenKind.TOOL else delta.text for _, delta in deltas])
 
 
 def as_generated(delta: TokenDelta) -> TokenDelta:
