@@ -28,6 +28,7 @@ from bakeoff.harness.conduct.trial_load import LoadContext, Paces, TrialLoad, fo
 from bakeoff.harness.conduct.world import Telemetry, World
 from bakeoff.harness.errors import WorkerLost
 from bakeoff.harness.experiment.config import Experiment
+from bakeoff.harness.host.threads import check_cancelled
 from bakeoff.harness.telemetry import ExporterPage, OwnProcesses
 from bakeoff.harness.traffic.planner import Traffic
 from bakeoff.harness.traffic.steady import ramp_record
@@ -243,7 +244,7 @@ class TrialRunner:
             cores=self._world.cores,
             nodes=self._fleet.decoders,
         )
-        requests = await self._world.in_thread(folder.read_decoded)
+        requests = await self._world.in_thread(folder.read_decoded, check_cancelled)
         telemetry: list[TelemetryRecord] = folder.read_telemetry().records
         evidence = Evidence(
             requests=requests,

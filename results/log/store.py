@@ -176,9 +176,13 @@ class TrialFolder:
         for part in self.path.glob(".requests-*.jsonl"):
             part.unlink(missing_ok=True)
 
-    def read_decoded(self) -> Requests:
-        """The requests that this process has just decoded, in the order of the raw log, whatever is wrong with them."""
-        return Requests(whole_records(self._requests, RequestRecord, None))
+    def read_decoded(self, check: Callable[[], None] = lambda: None) -> Requests:
+        """The requests that this process has just decoded, in the order of the raw log, whatever is wrong with them.
+
+        Args:
+            check: called before each of them; raises if nobody waits for them any more.
+        """
+        return Requests(record for record in whole_records(self._requests, RequestRecord, None) if check() is None)
 
     def remove_requests(self) -> None:
         """Remove the decoded requests."""

@@ -117,7 +117,7 @@ def ledger_of_whole(decoded: DecodedStream, tokenizer: Tokenizer | None, request
     """The ledger of an answer that came as one document; arguments as of :func:`ledger_of`."""
     deltas, usage = decoded.deltas, decoded.usage
     pieces, text = [delta for _, delta in deltas], _generated_text(deltas)
-    text_bytes = sum(len(delta.text.encode()) for delta in pieces)
+    text_bytes = len("".join(delta.text for delta in pieces).encode())
     hidden = hidden_tokens(usage, deltas, tokenizer)
     stated = streamed_tokens(usage, hidden)
     is_believed = stated is None or not text or (
