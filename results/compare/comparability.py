@@ -16,6 +16,8 @@ from bakeoff.results.views.llmd_format import STATED
 
 _GIB = 1024**3
 _GPU = ("name", "memory_bytes", "driver")
+_UNSTATED = ("timeout_s", 120.0)
+"""What every run of earlier versions left out of its log, stated or not, since it was the default at any window."""
 _CLIENT = ("transport", "workers", "ray")
 
 
@@ -35,7 +37,7 @@ def conditions(manifest: Manifest) -> dict[str, Any]:
         "cores": machine.get("cores"),
         "memory_gib": round(memory_bytes / _GIB) if memory_bytes else None,  # what the kernel reserves varies
         "gpus": [{name: gpu.get(name) for name in _GPU} for gpu in machine.get("gpus") or []] or None,
-        **{f"trial.{name}": value for name, value in _table(experiment, "trial").items()},
+        **{f"trial.{name}": value for name, value in _table(experiment, "trial").items() if (name, value) != _UNSTATED},
         **{f"client.{name}": client[name] for name in _CLIENT if name in client},
         **({"quality.logprobs": True} if quality.get("logprobs") else {}),
         **{f"slo.{name}": value for name, value in msgspec.to_builtins(manifest.slo).items()},

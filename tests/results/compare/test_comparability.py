@@ -45,6 +45,14 @@ def test_what_must_be_equal(changes: dict[str, Any], reason: str) -> None:
     assert digest(run()) != digest(others)
 
 
+def test_the_timeout_that_was_the_default_is_that_of_a_run_that_does_not_state_it() -> None:
+    """A file with it was stored without it, and is stored with it since the default depends on the window."""
+    stated = [run(experiment={"trial": {"timeout_s": timeout_s}}) for timeout_s in (120.0, 60.0)]
+    assert difference([run(), stated[0]]) is None
+    assert digest(run()) == digest(stated[0])
+    assert difference([run(), stated[1]]) == "trial.timeout_s (unset and 60.0)"
+
+
 def test_what_touches_no_figure_need_not_be_equal() -> None:
     labels: dict[str, Any] = {"name": "other", "repeats": 9, "client": {"calibrate": False}, "quality": {"samples": 2}}
     assert difference([run(experiment=labels), run()]) is None
