@@ -51,11 +51,11 @@ def command(
         except RunInterrupted as interrupted:
             from bakeoff.results.log.store import QUICK_BYTES
 
-            folder = interrupted.run.folder
-            if folder.stream_bytes <= QUICK_BYTES:
-                show(interrupted.run, **shown)
+            run = interrupted.run
+            if sum(run.folder.trial_of(record).stream_bytes for record in run.log.finished.values()) <= QUICK_BYTES:
+                show(run, **shown)
             else:
-                print_line(f"bakeoff report {folder.path} shows the finished trials")
+                print_line(f"bakeoff report {run.path} shows the finished trials")
             print_line(f"interrupted: {interrupted}")
             return EXIT_INTERRUPTED
         except Exception as error:

@@ -385,11 +385,6 @@ class RunFolder:
             if file.is_file() and not file.name.startswith("."):  # a part that a crash has left
                 _link(file, target.path / file.name)
 
-    @property
-    def stream_bytes(self) -> int:
-        """Size of the raw logs of all trials."""
-        return sum(file.stat().st_size for file in self.path.glob("trials/*/streams-*.frames"))
-
     def engine_log(self, label: str, start: int) -> Path:
         """Path of the output of the engine's ``start``-th start; creates its folder."""
         folder = self.path / "engines"
