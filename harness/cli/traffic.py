@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, TypeVar
 import cyclopts
 
 from bakeoff.harness.cli.options import EXIT_OK, Json, WorkloadOptions, standard_output
+from bakeoff.harness.host.streams import has_reader
 
 if TYPE_CHECKING:
     from bakeoff.harness.traffic.profile import ShownProfile
@@ -312,6 +313,6 @@ def _print_lines(lines: Iterable[bytes], out: BinaryIO) -> None:
     """Print lines until the reader closes its end, as ``head`` does."""
     for line in lines:
         out.write(line)
-        if not getattr(getattr(out, "raw", None), "has_reader", True):  # of bakeoff.harness.entry
+        if not has_reader(out):
             return
     out.flush()
