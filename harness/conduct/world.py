@@ -203,7 +203,8 @@ class RealWorld:
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run the coroutine on uvloop, which would leave handlers of :meth:`on_termination` behind that do nothing."""
         is_main = threading.current_thread() is threading.main_thread()
-        handlers = {number: signal.getsignal(number) for number in _ending_signals()} if is_main else {}
+        # A handler is None, and cannot be installed again, if it did not come from Python.
+        handlers = {n: handler for n in _ending_signals() if is_main and (handler := signal.getsignal(n)) is not None}
         try:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 return runner.run(coroutine)
