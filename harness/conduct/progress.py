@@ -43,9 +43,9 @@ _START_S, _ATTACH_S = 15.0, 6.0
 """Guessed durations of a start and a stop, and of a warm-up of a running server, until a start has been measured."""
 
 
-_SILENCE_S = 30.0
+_QUIET_S = 30.0
 """Seconds without a line after which a stage is printed."""
-_WAIT_S = 8.0
+_SILENCE_S = 8.0
 """Seconds without a byte from the server after which that is printed."""
 
 
@@ -163,12 +163,12 @@ class QuietObserver:
 class _LineObserver(abc.ABC):
     """Prints lines."""
 
-    _next_silence_s = _WAIT_S
+    _next_silence_s = _SILENCE_S
 
     def silence(self, silence: Silence | None) -> None:
         """Print a long silence, and again each time that it has become twice as long."""
         if silence is None:
-            self._next_silence_s = _WAIT_S
+            self._next_silence_s = _SILENCE_S
         elif silence.seconds >= self._next_silence_s:
             self._next_silence_s = 2 * silence.seconds
             self._print(silence_text(silence))
@@ -215,7 +215,7 @@ class PlainObserver(_LineObserver):
 
     def stage(self, plan: TrialPlan, stage: Stage) -> None:
         """Print a stage if nothing was printed for long."""
-        if self._clock() - self._printed_s >= _SILENCE_S:
+        if self._clock() - self._printed_s >= _QUIET_S:
             self._print(f"{_trial_text(plan)}: {stage.value}")
 
     def _print(self, text: str) -> None:
@@ -288,7 +288,7 @@ class LiveObserver:
 
     def silence(self, silence: Silence | None) -> None:
         """Show a long silence in place of the stage."""
-        text = self._doing if silence is None or silence.seconds < _WAIT_S else silence_text(silence)
+        text = self._doing if silence is None or silence.seconds < _SILENCE_S else silence_text(silence)
         self._bar.update(self._task, description=text)
 
     def _show(self, text: str) -> None:

@@ -20,10 +20,10 @@ from bakeoff.results.statistics.steps import MOST_DEVIATIONS, Step, largest_step
 _LEAST_CHANGE, _LEAST_BEYOND_WANDERING = 1.25, 1.5
 """Ratio of the medians on both sides, in either direction; and where a batch grows and shrinks slowly by itself."""
 _TAIL, _MOST_SPREAD = 0.1, 1.5
-"""Where requests queue, TTFT is taken to be as much spread behind a step, relative to its median: between these
-quantiles at most so many times as much."""
+"""Behind a step, TTFT from this quantile to its counterpart spreads, relative to its median, at most so many times as
+widely as before; waits of a queue spread wider."""
 _MANY = 40
-"""Of fewer requests on the slow side, more must be apart."""
+"""With fewer requests on the slow side, the outer quantiles of both sides must not overlap, else the quartiles."""
 _OF_ARRIVALS, _OF_NEIGHBOURS = -0.25, 0.5
 """Correlations of TTFT from which on it is a wait: of its changes with the arrivals (-0.4 to -0.9 in queues of few
 slots and in batches, at 75 to 95 % of the capacity), and of neighbours (in queues of many slots, beside noise)."""
@@ -98,9 +98,9 @@ def _change(
 def _is_queue(step: Step, planned_ns: npt.NDArray[np.int64], values_s: Floats) -> bool:
     """Whether waits may explain a step of TTFT.
 
-    They do not where most values on one side lie above most on the other, as little spread as these, and follow neither
-    the arrivals nor each other: a request that comes long after the previous one waits for less of its work (Lindley,
-    Proceedings of the Cambridge Philosophical Society 48 (1952), 277-289).
+    Waits of a queue overlap with TTFTs without a wait, and spread wider than these. They follow the arrivals, since a
+    request that comes long after the previous one waits for less of its work (Lindley, Proceedings of the Cambridge
+    Philosophical Society 48 (1952), 277-289), and each other. A step of the engine has none of this.
     """
     fast, slow = sorted((slice(None, step.place), slice(step.place, None)), key=lambda side: np.median(values_s[side]))
     slow_s, fast_s = (np.quantile(values_s[side], [_TAIL, 0.25, 0.5, 0.75, 1 - _TAIL]) for side in (slow, fast))

@@ -13,7 +13,7 @@ import contextlib
 import math
 import os
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -263,8 +263,7 @@ class Fleet:
                 _Worker(host, part, scratch / str(number), folder.stream_log(number))
                 for number, (host, part) in enumerate(zip(self._hosts, shares, strict=False))
             ]
-            self._loading = [worker.host for worker in workers]
-            self._silences = {}
+            self._loading, self._silences = [worker.host for worker in workers], {}
             try:
                 with without_preempting():
                     yield workers
@@ -367,9 +366,8 @@ class Fleet:
         return reply
 
     async def _done(self, host: WorkerHost) -> Done:
-        reply = await self._reply(host)
-        while isinstance(reply, WindowAnswered):  # the last request ended while the fleet was ending the load
-            reply = await self._reply(host)
+        while isinstance(reply := await self._reply(host), WindowAnswered):
+            pass  # the last request ended while the fleet was ending the load
         if not isinstance(reply, Done) or reply.failure is not None or reply.start_ns is None:
             raise _failure(host, reply)
         return reply
@@ -451,14 +449,12 @@ def _part(whole: int, parts: int, number: int) -> int:
     return whole // parts + (number < whole % parts)
 
 
-def _shortest(silences: Iterable[Silence | None]) -> Silence | None:
+def _shortest(silences: Collection[Silence | None]) -> Silence | None:
     """The silence towards all workers; None if one of them has heard something."""
-    known = list(silences)
-    heard = [silence for silence in known if silence is not None]
-    if len(heard) < len(known):
+    known = [silence for silence in silences if silence is not None]
+    if len(known) < len(silences):
         return None
-    seconds = min(silence.seconds for silence in heard)
-    return Silence(sum(silence.in_flight for silence in heard), seconds, heard[0].timeout_s)
+    return Silence(sum(each.in_flight for each in known), min(each.seconds for each in known), known[0].timeout_s)
 
 
 def _ramp(replies: Sequence[Ramped]) -> Ramped:

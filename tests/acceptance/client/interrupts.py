@@ -7,7 +7,6 @@ run is left alone; its length is divided among the instants.
 import argparse
 import asyncio
 import contextlib
-import json
 import multiprocessing
 import os
 import signal
@@ -21,12 +20,10 @@ from pathlib import Path
 from bakeoff.results.log.store import RunFolder
 from bakeoff.results.records import RunStatus
 from benchmarks.bars import Bars
+from tests.acceptance.client.faulty_servers import HEAD, delta, end
 
 ANSWERS, EVENTS, BLOCK, PAUSE_S = 16, 15_000, 100, 0.03
 LIMIT_S, REPORT_EVERY = 2.0, 8
-HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
-
-
 EXPERIMENT = f"""
 name = "interrupted"
 repeats = 1
@@ -42,18 +39,6 @@ url = "http://127.0.0.1:{{port}}"
 """
 
 
-def event(data: object) -> bytes:
-    return b"data: " + json.dumps(data).encode() + b"\n\n"
-
-
-DELTAS = event({"choices": [{"index": 0, "delta": {"content": " a"}}]}) * BLOCK
-END = (
-    event({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
-    + event({"choices": [], "usage": {"prompt_tokens": 8, "completion_tokens": EVENTS}})
-    + b"data: [DONE]\n\n"
-)
-
-
 async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError), contextlib.closing(writer):
         head = await reader.readuntil(b"\r\n\r\n")
@@ -63,10 +48,10 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
         else:
             writer.write(HEAD)
             for _ in range(EVENTS // BLOCK):
-                writer.write(DELTAS)
+                writer.write(delta() * BLOCK)
                 await writer.drain()
                 await asyncio.sleep(PAUSE_S)
-            writer.write(END)
+            writer.write(end(EVENTS))
         await writer.drain()
 
 

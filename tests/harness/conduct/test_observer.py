@@ -105,7 +105,7 @@ def test_a_stage_is_printed_after_a_long_silence_alone(experiment: Experiment) -
     assert written.getvalue() == "a c=1, repeat 1: filling the cache with their history\n"
 
 
-def test_a_silent_server_is_told_early_and_ever_more_seldom(experiment: Experiment) -> None:
+def test_a_silence_is_printed_at_8_s_and_each_time_that_it_has_doubled(experiment: Experiment) -> None:
     written = io.StringIO()
     observer = PlainObserver(Console(file=written, width=200), experiment)
     for silence_s in (2, 4, 6, 8, 10, 12, 14, 16, 18, None, 8):
