@@ -54,7 +54,7 @@ class EngineComparison(msgspec.Struct, frozen=True):
         work: level → comparison of the work.
         tallies: how often each engine failed trials or starts.
         class_work: comparisons of the work of each class of the traffic.
-        absent: load level that one side has and the other lacks → name of the side that lacks it.
+        absent: load level that one side has and the other lacks → the side that lacks it, A or B.
     """
 
     a: str

@@ -129,7 +129,7 @@ def judge(a: Side, b: Side, config: ComparisonConfig | None = None) -> GateVerdi
         *_missing_in_b(a, b, compared),
         *(_of_metric(guard) for guard in compared.guardrails if guard.may_be_worse(COMPARED[guard.metric])),
     ]
-    lacking = [level for level, name in compared.absent.items() if name == compared.b]
+    lacking = [level for level, side in compared.absent.items() if side == "B"]
     if lacking and not regressions and not compared.config.only_common:
         levels = " and ".join(lacking)
         raise NoEvidence(f"{compared.b} was not measured at {levels}; measure it, or judge the rest by --only-common")

@@ -220,9 +220,9 @@ def labels(a: Side, b: Side) -> tuple[str, str]:
 
 
 def absent_levels(a: Side, b: Side) -> dict[str, str]:
-    """Load levels that were planned for one side alone, with the name of the other side."""
-    names, levels = labels(a, b), [[load.label for load in side.loads] for side in (a, b)]
-    return {level: names[1 - side] for side in (0, 1) for level in levels[side] if level not in levels[1 - side]}
+    """Load levels that were planned for one side alone, with the other side, A or B."""
+    of_a, of_b = ([load.label for load in side.loads] for side in (a, b))
+    return {level: "B" for level in of_a if level not in of_b} | {level: "A" for level in of_b if level not in of_a}
 
 
 def _with_run(side: Side) -> str:

@@ -94,7 +94,8 @@ def trial_lines(compared: EngineComparison) -> list[str]:
         if work.mix
     ]
     absent = [
-        f"{SIGNS[Judgement.UNCLEAR]} {name} was not measured at {level}" for level, name in compared.absent.items()
+        f"{SIGNS[Judgement.UNCLEAR]} {b if side == 'B' else a} was not measured at {level}"
+        for level, side in compared.absent.items()
     ]
     return [*failures, *unequal, *other, *absent]
 
