@@ -195,6 +195,13 @@ def _ending_signals() -> tuple[signal.Signals, ...]:
     return (signal.SIGINT, *stop_signals())
 
 
+async def _with_last_signals(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Await the coroutine, and then let the loop see a signal that came since it last waited, which would be lost."""
+    result = await coroutine
+    await asyncio.sleep(0.001)  # two iterations: uvloop runs what is due before it reads signals
+    return result
+
+
 class RealWorld:
     """This machine."""
 
@@ -207,7 +214,7 @@ class RealWorld:
         handlers = {n: handler for n in _ending_signals() if is_main and (handler := signal.getsignal(n)) is not None}
         try:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                return runner.run(coroutine)
+                return runner.run(_with_last_signals(coroutine))
         finally:
             for number, handler in handlers.items():
                 signal.signal(number, handler)

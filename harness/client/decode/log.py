@@ -142,7 +142,7 @@ async def _by_process(setup: Setup, waiting: Iterator[Part]) -> Part | None:
     """Decode parts in a process while there are any; the part at which it ended, None if it has done all it took."""
     taken: Part | None = None
     try:
-        async with child_process(__name__, stderr=DEVNULL) as process:
+        async with child_process(__name__, stderr=DEVNULL, stop_s=0.0) as process:  # amid a part, nobody waits for it
             await send(process, setup)
             for part in waiting:
                 taken = part

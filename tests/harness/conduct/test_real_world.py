@@ -60,6 +60,18 @@ def test_a_run_in_a_thread_leaves_signals_to_the_program() -> None:
     assert called == ["None"]
 
 
+def test_a_signal_just_before_the_end_of_the_loop_is_not_lost():
+    async def scene() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        RealWorld().on_termination(task.cancel)
+        await asyncio.sleep(0)
+        signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(asyncio.CancelledError):
+        RealWorld().run(scene())
+
+
 def test_signals_are_no_longer_ignored_once_the_loop_has_ended():
     async def scene() -> None:
         RealWorld().on_termination(lambda: None)
