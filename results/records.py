@@ -204,6 +204,11 @@ class StreamRecord(Exchange, frozen=True, kw_only=True, omit_defaults=True):
     """The transport's reason for any end other than ``complete``; of a redirect, where it points."""
 
 
+DECODER = 1
+"""Version of the rules by which the tokens of an answer are counted; trials of earlier ones are counted again when they
+are read (:mod:`bakeoff.results.log.recount`)."""
+
+
 class RequestRecord(Exchange, frozen=True, kw_only=True, omit_defaults=True):
     """One decoded request: the input of every metric.
 
@@ -740,6 +745,8 @@ class TrialRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """Faults that the harness caused in the window, in order of time."""
     rules: RulesRecord | None = None
     """None for a load that rules of play do not cover: one that is meant to change, or one of another tool."""
+    decoder: int = 0
+    """:data:`DECODER` of the version that decoded its requests; 0 before 2026-11-30 and in runs of other tools."""
     files: dict[str, StoredFile] = {}
     """The files in its folder by relative path; readers refuse those that have changed. Empty in runs by earlier
     versions."""

@@ -284,18 +284,20 @@ GRID = command(grid, _show_grid)
 
 
 def read(location: str | Path) -> "Run":
-    """Load the run at a path or address. Requests of a trial that a crash cut off are decoded first.
+    """Load the run at a path or address.
+
+    Requests of a trial that a crash cut off, or whose tokens an earlier version counted, are decoded first.
 
     Raises:
         RunUnreadable: a file of the run or of a finished trial is damaged.
     """
     from bakeoff import results
-    from bakeoff.harness.conduct.run import recover
+    from bakeoff.harness.conduct.recovery import recover
     from bakeoff.results.log.store import RunFolder
     from bakeoff.results.run.run import located
 
     path = located(location)
-    recover(RunFolder.open(path))
+    recover(RunFolder.open(path), notify=print_notice)
     run = results.load(path)
     run.check()
     return run

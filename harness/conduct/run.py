@@ -2,7 +2,7 @@
 
 The run's status states how it ended: ``complete``; ``interrupted`` after Ctrl-C, which keeps all finished trials and
 the requests of the current trial; ``failed`` with the reason; and, after ``kill -9`` of this process, ``incomplete``;
-then :func:`recover` decodes the requests of the current trial.
+then :func:`~bakeoff.harness.conduct.recovery.recover` decodes the requests of the current trial.
 """
 
 import asyncio
@@ -15,10 +15,8 @@ from typing import Any
 import msgspec
 from rich.console import Console
 
-from bakeoff.engines import dialect, pick_port
-from bakeoff.engines.identification import tokenizer_folder
+from bakeoff.engines import pick_port
 from bakeoff.engines.secrets import conceal_environment, masked, masked_data
-from bakeoff.harness.client import decode_stream
 from bakeoff.harness.conduct.addresses import urls_of
 from bakeoff.harness.conduct.conductor import Conductor
 from bakeoff.harness.conduct.policies import Policy
@@ -27,23 +25,22 @@ from bakeoff.harness.conduct.policies.fixed_plan import FixedPlan
 from bakeoff.harness.conduct.policies.gate import Gate, InterimAnalyses
 from bakeoff.harness.conduct.preparation import Preparation, prepared
 from bakeoff.harness.conduct.progress import Observer, progress, trial_line
+from bakeoff.harness.conduct.recovery import recover
 from bakeoff.harness.conduct.trial import TrialRunner
 from bakeoff.harness.conduct.warm_up import WarmUp
 from bakeoff.harness.conduct.world import World, current_world
 from bakeoff.harness.errors import first_leaf
-from bakeoff.harness.experiment.config import EngineConfig, Experiment, ModelConfig
+from bakeoff.harness.experiment.config import Experiment
 from bakeoff.harness.host.environment import VERSION
 from bakeoff.harness.host.scratch import scratch_folder
 from bakeoff.results import Run
 from bakeoff.results.errors import NotWritable, ResultsError, RunUnreadable
-from bakeoff.results.files.integrity import RESTORE
 from bakeoff.results.log.run_log import RunEnded, RunLogWriter, RunStarted
 from bakeoff.results.log.search import SearchConfig
-from bakeoff.results.log.store import QUICK_BYTES, RunFolder, TrialFolder
+from bakeoff.results.log.store import QUICK_BYTES, RunFolder
 from bakeoff.results.machine.ceilings import Ceilings, stored_ceilings
 from bakeoff.results.records import SCHEMA_VERSION, RunStatus, TrialRecord, Verdict
-from bakeoff.workloads import APPROXIMATE, Tokenizer
-from bakeoff.workloads.errors import WorkloadError
+from bakeoff.workloads import APPROXIMATE
 
 MakePolicy = Callable[[Preparation, RunFolder], Policy]
 
@@ -253,76 +250,12 @@ def _resumed_by(run: RunFolder, earlier: str | None) -> RunFolder | None:
     return folder
 
 
-def recover(run: RunFolder, *, most_bytes: int | None = None) -> int:
-    """Decode the recorded streams of trials that were cut off, so that their requests can be read.
-
-    Args:
-        run: its folder.
-        most_bytes: leave trials with larger raw logs as they are; None decodes all.
-
-    Returns:
-        Number of decoded trials.
-
-    Raises:
-        RunUnreadable: the log of the run or of a trial is damaged, or a finished trial is decoded differently here.
-    """
-    log = run.read_log()
-    manifest = run.read_manifest(log)
-    finished = log.finished
-    plans = [*manifest.trials, *manifest.profiled]
-    folders = [(p, run.trial_of(finished[p.id]) if p.id in finished else run.trial(p.id)) for p in plans]
-    for _, folder in folders:
-        folder.require()
-    with_streams = [(plan, folder) for plan, folder in folders if folder.stream_logs()]
-    cut_off = [
-        (plan, folder)
-        for plan, folder in with_streams
-        if not folder.has_requests() and (most_bytes is None or folder.stream_bytes <= most_bytes)
-    ]
-    if not cut_off:
-        return 0
-    engines = {engine.name: engine for engine in msgspec.convert(manifest.experiment["engines"], list[EngineConfig])}
-    tokenizer = _tokenizer_here(msgspec.convert(manifest.experiment.get("model", {}), ModelConfig))
-    for plan, folder in cut_off:
-        engine = engines[plan.engine]
-        api = dialect(engine.adapter, engine.options, engine)
-        folder.remove_parts()
-        folder.write_requests(decode_stream(stream, api, tokenizer) for stream in folder.read_streams())
-        _refuse_other_requests(folder)
-    return len(cut_off)
-
-
-def _refuse_other_requests(folder: TrialFolder) -> None:
-    """Remove requests that were decoded again, unless they are those that were stored.
-
-    Raises:
-        RunUnreadable: they are not.
-    """
-    try:
-        folder.read_requests()
-    except RunUnreadable as error:
-        folder.remove_requests()
-        raise RunUnreadable(
-            f"{folder.path} lacks its decoded requests, and its raw log is decoded differently here, where the version "
-            f"of Bakeoff or the tokenizer is another; {RESTORE}"
-        ) from error
-
-
 def why_invalid(run: Run) -> str | None:
     """Why a run is no evidence: it failed, or an engine has a load level without a valid trial; None if it is valid."""
     if run.status is not RunStatus.FAILED and all(cell.valid for cell in run.cells):
         return None
     invalid = (trial_line(trial.record) for trial in run.finished if trial.record.verdict is Verdict.INVALID)
     return run.manifest.failure or next(invalid, "a trial never ended")
-
-
-def _tokenizer_here(model: ModelConfig) -> Tokenizer | None:
-    """The model's tokenizer if it is on this machine already; never downloads."""
-    folder = model.tokenizer or model.path or tokenizer_folder(model.name or "", None)
-    try:
-        return Tokenizer(Path(folder).expanduser()) if folder and folder != APPROXIMATE else None
-    except WorkloadError:
-        return None
 
 
 def _notes(experiment: Experiment) -> list[str]:

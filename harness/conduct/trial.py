@@ -39,6 +39,7 @@ from bakeoff.harness.verdict.rules import broken_afterwards, rules_record
 from bakeoff.results.files.jsonl import Appender
 from bakeoff.results.log.store import RunFolder, TrialFolder
 from bakeoff.results.records import (
+    DECODER,
     CacheGaps,
     EngineDescription,
     FaultRecord,
@@ -149,6 +150,7 @@ class TrialRunner:
             planned_requests=result.planned if result else _under_load(folder),
             workload_sha256=traffic.shape_sha256,
             verdict=Verdict.INVALID,
+            decoder=DECODER,
             engine_description=self._described(under_test),
             engine_log_tail=list(death.log_tail) if death else [],
             start_s=under_test.startup.start_s,

@@ -26,6 +26,15 @@ _MIN_BLANK_S, _MIN_BLANK_SHARE = 0.005, 0.1
 """An answer begins blank if its first visible character comes so much later than its first chunk, in seconds and as a
 share of the TTFT; a finding if more than half of the answers do."""
 
+OF_ANSWERS = frozenset({
+    FindingCode.TOKENS_MISCOUNTED, FindingCode.TOKENS_CONTRADICTED, FindingCode.OUTPUT_LENGTH,
+    FindingCode.INPUT_LENGTH, FindingCode.HIDDEN_REASONING, FindingCode.THINKING_IN_TEXT, FindingCode.NOTHING_VISIBLE,
+    FindingCode.ANSWERS_CUT, FindingCode.LEFT_OPEN, FindingCode.BEHIND_END, FindingCode.BLANK_BEGINNING,
+    FindingCode.BUFFERED, FindingCode.TOKENS_APPORTIONED, FindingCode.TOKENS_UNPLACED, FindingCode.TOKENS_ESTIMATED,
+    FindingCode.TOKENS_ASSUMED,
+})  # fmt: skip
+"""What :func:`miscounted` and :func:`answer_findings` find."""
+
 _CUT = re.compile(
     r".*(?:blocked|blocklist|censor|filter|flagged|guardrail|malformed|moderat|prohibited|recitation|refus|safety"
     r"|sensitive|spii|unexpected).*"

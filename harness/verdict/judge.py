@@ -10,7 +10,7 @@ from bakeoff.harness.host.machine_state import machine_findings, sampler_lost
 from bakeoff.harness.host.threads import check_cancelled
 from bakeoff.harness.traffic.window_length import TURNOVERS
 from bakeoff.harness.verdict.addresses import address_findings
-from bakeoff.harness.verdict.answers import answer_findings, miscounted, resent
+from bakeoff.harness.verdict.answers import OF_ANSWERS, answer_findings, miscounted, resent
 from bakeoff.harness.verdict.client import client_faults, fewer_workers, sent_late, stalled_client, uncalibrated
 from bakeoff.harness.verdict.evidence import Evidence
 from bakeoff.harness.verdict.failures import failed_requests, has_failed_ramp, ramp_failures
@@ -73,7 +73,25 @@ def judge(evidence: Evidence) -> tuple[Verdict, list[Finding]]:
         if any(fault.ready_ns is not None for fault in evidence.faults):
             effects |= _FOREIGN  # the processes of a server that was started again are not known to be the engine's
         found = itertools.chain((each for each in found if each.code not in effects), _of_faults(evidence.faults))
-    findings = sorted(_unless_cancelled(found), key=lambda finding: finding.severity is not Severity.INVALID)
+    return _verdict(_unless_cancelled(found))
+
+
+def judge_again(
+    findings: Sequence[Finding], inside: Requests, max_failure_share: float
+) -> tuple[Verdict, list[Finding]]:
+    """The same of a trial whose answers were decoded again, by the rules of another version.
+
+    Args:
+        findings: as stored; those about answers are looked for again, and the others hold.
+        inside: its requests of the window.
+        max_failure_share: as in the evidence.
+    """
+    others = (each for each in findings if each.code not in OF_ANSWERS)
+    return _verdict([*others, *miscounted(inside, max_failure_share), *answer_findings(inside.ok)])
+
+
+def _verdict(found: Iterable[Finding]) -> tuple[Verdict, list[Finding]]:
+    findings = sorted(found, key=lambda finding: finding.severity is not Severity.INVALID)
     is_invalid = bool(findings) and findings[0].severity is Severity.INVALID
     return (Verdict.INVALID if is_invalid else Verdict.VALID), findings
 

@@ -9,6 +9,8 @@
             streams-<n>.frames   raw reads with timestamps, by worker      (append-only: the raw data)
             telemetry.jsonl      samples of host, engine, client and GPU   (append-only)
             requests.jsonl       the streams decoded                       (derived, atomic)
+            requests-<n>.jsonl,  the same, and its verdict, by rules that
+            recount.json         are newer than the run                    (derived, atomic)
             quality.json         its answers compared with a reference's   (derived, atomic)
             steps-<n>.frames     of a profiled trial: the engine's steps, by replica, and
             front-end-0.frames   its HTTP process (:mod:`bakeoff.results.log.step_log`), or
@@ -45,14 +47,25 @@ from bakeoff.results.files.atomic import write_atomic
 from bakeoff.results.files.frames import FrameLog, count_frames
 from bakeoff.results.files.integrity import RESTORE, read_stored, stored_file, verify
 from bakeoff.results.files.jsonl import Log, read_log, whole_records
+from bakeoff.results.findings import Finding
 from bakeoff.results.log.consistency import ImpossibleError, possible, span_problem, telemetry_problem
+from bakeoff.results.log.recount import RECOUNTED, REQUESTS, Recount
 from bakeoff.results.log.run_log import Event, Manifest, RunLog, RunStarted, encoded, read_run_log, refuse_other_schema
 from bakeoff.results.log.spans import SpanFrame
 from bakeoff.results.log.step_costs import TrialCosts
 from bakeoff.results.log.step_log import EngineEvent, HttpRecord
 from bakeoff.results.metrics.quality import QualityRecord
 from bakeoff.results.ranges import within_range
-from bakeoff.results.records import RequestRecord, RunStatus, StoredFile, StreamRecord, TelemetryRecord, TrialRecord
+from bakeoff.results.records import (
+    DECODER,
+    RequestRecord,
+    RunStatus,
+    StoredFile,
+    StreamRecord,
+    TelemetryRecord,
+    TrialRecord,
+    Verdict,
+)
 from bakeoff.results.requests import Requests
 
 LOG_NAME = "run.jsonl"
@@ -70,14 +83,16 @@ class TrialFolder:
     Args:
         path: the folder.
         files: what they were when they were stored, by relative path; readers refuse those that are no longer so.
+        requests: name of the file of the decoded requests.
     """
 
-    def __init__(self, path: Path, files: Mapping[str, StoredFile] | None = None) -> None:
+    def __init__(self, path: Path, files: Mapping[str, StoredFile] | None = None, requests: str = REQUESTS) -> None:
         self.path = path
         self._files = files or {}
         self.telemetry_log = path / "telemetry.jsonl"
         self.span_log = path / "spans.frames"
-        self._requests = path / "requests.jsonl"
+        self._requests = path / requests
+        self._recount = path / "recount.json"
         self._quality = path / "quality.json"
         self._step_costs = path / "step-costs.json"
 
@@ -213,6 +228,18 @@ class TrialFolder:
             raise RunUnreadable(f"{self._requests} is damaged: {problem}; {remedy}")
         return requests.take(np.argsort(requests.ints("index"), kind="stable"))
 
+    def write_recount(self, verdict: Verdict, findings: list[Finding]) -> None:
+        """Say that the requests of this folder, as decoded last, and this verdict replace those that were stored."""
+        file = stored_file(self._requests, _count(self._requests))
+        write_atomic(self._recount, _pretty(Recount(DECODER, verdict, findings, file)))
+
+    def read_recount(self) -> Recount | None:
+        """What the trial is by the rules of a later version; None if it was not decoded again, or that is damaged."""
+        try:
+            return _read(self._recount, Recount, None)
+        except RunUnreadable:  # derived, so it is derived again
+            return None
+
     def write_quality(self, record: QualityRecord) -> None:
         """Replace the comparison of answers with a reference's."""
         write_atomic(self._quality, _pretty(record))
@@ -321,7 +348,11 @@ class RunFolder:
         Raises:
             RunUnreadable: the log is damaged before its last line, or of another schema.
         """
-        return read_run_log(self.log_path)
+        log = read_run_log(self.log_path)
+        for record in [each for each in log.finished.values() if each.decoder < DECODER]:
+            if recount := self.trial(record.id).read_recount():
+                log.finished[record.id] = recount.applied(record)
+        return log
 
     def read_manifest(self, log: RunLog | None = None) -> Manifest:
         """Summarise the log.
@@ -355,14 +386,15 @@ class RunFolder:
         Raises:
             RunUnreadable: as for :meth:`trial`.
         """
-        return self.trial(record.id, record.files)
+        requests = RECOUNTED if RECOUNTED in record.files else REQUESTS
+        return TrialFolder(self.trial(record.id).path, record.files, requests)
 
-    def trial(self, trial_id: str, files: Mapping[str, StoredFile] | None = None) -> TrialFolder:
-        """Folder of one trial, which need not exist.
+    def trial(self, trial_id: str, requests: str = REQUESTS) -> TrialFolder:
+        """Folder of one trial, which need not exist, and of whose files nothing is known.
 
         Args:
             trial_id: of the trial.
-            files: as for :class:`TrialFolder`.
+            requests: as for :class:`TrialFolder`.
 
         Raises:
             RunUnreadable: the id is not a plain name, or the folder is or contains a symbolic link.
@@ -375,7 +407,7 @@ class RunFolder:
         path = self.path / "trials" / trial_id
         if path.is_dir():
             _refuse_links(self.path, path.parent, path)
-        return TrialFolder(path, files)
+        return TrialFolder(path, requests=requests)
 
     def reuse(self, trial_id: str, source: TrialFolder) -> None:
         """Hard-link the files of a finished trial of another run; copy them across file systems."""

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from bakeoff.harness.cli.reading import read
 from bakeoff.results.metrics.throughput import RATES
+from bakeoff.results.records import Verdict
 from tests.results.stored.figures import figures_of
 
 STORED = Path(__file__).with_name("stored")
@@ -15,10 +17,53 @@ COMMITS = ("480d7594", "84d47128")
 those of the long run, within the noise of a few dozen requests."""
 
 
+def unpack(name: str, folder: Path) -> Path:
+    with tarfile.open(STORED / f"{name}.tar.xz") as archive:
+        archive.extractall(folder, filter="data")
+    return folder / name
+
+
+@pytest.fixture
+def miscounted(tmp_path: Path) -> Path:
+    """A run of 84d47128: 20 visible tokens in 20 events 10 ms apart, a first one after 100 ms, and a usage of 1."""
+    return unpack("usage-of-one", tmp_path)
+
+
+def test_tokens_of_an_earlier_version_are_counted_again_beside_what_it_stored(miscounted: Path):
+    stored = {path: path.read_bytes() for path in miscounted.rglob("*") if path.is_file()}
+    for _ in range(2):  # decoded, and as stored then
+        (trial,) = read(miscounted).finished
+        assert trial.record.verdict is Verdict.INVALID  # it was VALID with 3.33 tok/s
+        assert trial.metrics["output_tokens_per_s"].value == pytest.approx(69, rel=0.02)
+        assert trial.metrics["tpot_p50_s"].value == pytest.approx(0.010, rel=0.02)
+    assert {path: path.read_bytes() for path in stored} == stored
+
+
+def test_damaged_recounts_are_made_again(miscounted: Path):
+    read(miscounted)
+    (recount,) = miscounted.rglob("recount.json")
+    recount.write_text("{", encoding="utf-8")
+    (trial,) = read(miscounted).finished
+    assert trial.record.verdict is Verdict.INVALID
+    (requests,) = miscounted.rglob("requests-*.jsonl")
+    requests.unlink()
+    (trial,) = read(miscounted).finished
+    assert trial.metrics["output_tokens_per_s"].value == pytest.approx(69, rel=0.02)
+
+
+def test_trials_without_their_raw_log_keep_the_counts_of_their_version(
+    miscounted: Path, capsys: pytest.CaptureFixture[str]
+):
+    (streams,) = miscounted.rglob("streams-*.frames")
+    streams.unlink()
+    (trial,) = read(miscounted).finished
+    assert trial.metrics["output_tokens_per_s"].value == pytest.approx(3.42, rel=0.01)
+    assert "keep the counts of the version that measured them" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("commit", COMMITS)
 def test_stored_runs_keep_their_figures(commit: str, tmp_path: Path):
-    with tarfile.open(STORED / f"{commit}.tar.xz") as archive:
-        archive.extractall(tmp_path, filter="data")
+    unpack(commit, tmp_path)
     expected = json.loads((tmp_path / commit / "figures.json").read_text(encoding="utf-8"))
     (tmp_path / commit / "figures.json").unlink()
     found = figures_of(tmp_path / commit)

@@ -20,7 +20,7 @@ import psutil
 
 from bakeoff import results
 from bakeoff.engines import pick_port
-from bakeoff.harness.conduct.run import recover
+from bakeoff.harness.conduct.recovery import recover
 from bakeoff.results.log.store import RunFolder
 from bakeoff.results.records import RunStatus
 from benchmarks.bars import Bars, model_argument

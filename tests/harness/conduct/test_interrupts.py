@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from bakeoff import results
-from bakeoff.harness.conduct.run import create_run, recover, run_experiment
+from bakeoff.harness.conduct.recovery import recover
+from bakeoff.harness.conduct.run import create_run, run_experiment
 from bakeoff.harness.conduct.world import inside
 from bakeoff.harness.virtual import Ending, Fixed, PerToken, VirtualEngine, VirtualWorld, run_in, virtual_experiment
 from bakeoff.harness.virtual.runs import QUIET

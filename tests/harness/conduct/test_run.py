@@ -16,7 +16,8 @@ from bakeoff.engines.errors import EngineError, NotReady
 from bakeoff.harness.calibration.client_error import Shape
 from bakeoff.harness.client import Fleet
 from bakeoff.harness.conduct.progress import PlainObserver
-from bakeoff.harness.conduct.run import create_run, recover, run_experiment
+from bakeoff.harness.conduct.recovery import recover
+from bakeoff.harness.conduct.run import create_run, run_experiment
 from bakeoff.harness.conduct.world import inside
 from bakeoff.harness.experiment.config import Experiment
 from bakeoff.harness.experiment.reading import experiment_from

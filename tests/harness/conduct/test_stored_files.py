@@ -12,7 +12,7 @@ import pytest
 from bakeoff import results
 from bakeoff.engines.dialects.anthropic import AnthropicDialect
 from bakeoff.harness.cli.reading import read
-from bakeoff.harness.conduct.run import recover
+from bakeoff.harness.conduct.recovery import recover
 from bakeoff.harness.virtual import VirtualEngine, VirtualWorld, run_in, virtual_experiment
 from bakeoff.results.errors import RunUnreadable
 from bakeoff.results.log.run_log import TrialFinished
@@ -130,7 +130,7 @@ def test_a_lost_trial_is_named_by_every_reader(run: Path) -> None:
 def test_requests_that_are_decoded_differently_here_are_not_taken(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = run / TRIAL / "requests.jsonl"
     file.unlink()
-    monkeypatch.setattr("bakeoff.harness.conduct.run.dialect", lambda *_: AnthropicDialect())
+    monkeypatch.setattr("bakeoff.harness.conduct.recovery.dialect", lambda *_: AnthropicDialect())
     with pytest.raises(RunUnreadable, match="its raw log is decoded differently here"):
         recover(RunFolder.open(run))
     assert not file.exists()

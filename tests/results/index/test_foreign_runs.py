@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from bakeoff import results
-from bakeoff.harness.conduct.run import recover
+from bakeoff.harness.conduct.recovery import recover
 from bakeoff.results.errors import NotReachable, RunUnreadable
 from bakeoff.results.files.frames import FrameAppender
 from bakeoff.results.index import Index
