@@ -41,6 +41,7 @@ from bakeoff.results.records import (
 )
 from bakeoff.results.requests import Requests
 from bakeoff.results.run.cells import Cell, Trial, cell_of, key_of, repeated_trials
+from bakeoff.results.run.course import course_note, courses
 from bakeoff.results.run.search_fold import search_record
 from bakeoff.results.run.work import work_of
 from bakeoff.results.server_view import server_view
@@ -174,6 +175,7 @@ class Run:
             *by_rules,
             *self.manifest.notes,
             *(f"{', '.join(names)}: {note}" for note, names in engines.items()),
+            *map(course_note, courses(self.counted)),
             *reused,
         ]
 
