@@ -29,15 +29,31 @@ from bakeoff.results.metrics import latency
 from benchmarks.bars import Bars, model_argument
 from benchmarks.peers.watch import Footprint, Watch
 
-LEVELS = (64, 256, 512)
+LEVELS = (64, 256, 512, 5_000)
 SERVER_CORE, CLIENT_CORE = 0, 1
-TTFT_S, ITL_S, TOKENS = 0.05, 0.02, 64
+TTFT_S, ITL_S = 0.05, 0.02
+MAX_CHUNKS_PER_S = 25_600
+"""What a server on one core sends on time: with more streams, gaps are longer and answers shorter."""
 DURATION_S = 8.0
-_TURNS = round(DURATION_S / (TTFT_S + ITL_S * (TOKENS - 1)))
-_LIMIT_S = 120.0
+_LIMIT_S = 600.0
 _BAKEOFF = "from bakeoff.harness.entry import main; main()"
 _FLOOR_MS = 0.1
 """Lower limit on the bare client's error in ratios: smaller errors are one or two wake-ups."""
+
+
+def itl_s(streams: int) -> float:
+    """Gap between the tokens of an answer."""
+    return max(ITL_S, streams / MAX_CHUNKS_PER_S)
+
+
+def tokens(streams: int) -> int:
+    """Tokens of an answer."""
+    return 64 if itl_s(streams) == ITL_S else 24
+
+
+def turns(streams: int) -> int:
+    """Answers of a stream in the time of a run."""
+    return round(DURATION_S / (TTFT_S + itl_s(streams) * (tokens(streams) - 1)))
 
 
 class Reading(msgspec.Struct, frozen=True):
@@ -60,11 +76,11 @@ def main() -> None:
             for name, measure in (("bakeoff", through_bakeoff), ("bare", through_bare)):
                 reading = asyncio.run(measure(streams, Path(options.model)))
                 readings.setdefault((streams, name), []).append(reading)
-                print(f"{streams:4} streams {name:8} {_line(reading)}", flush=True)
+                print(f"{streams:5,} streams {name:8} {_line(reading)}", flush=True)
     medians = {key: _median(group) for key, group in readings.items()}
     print("\nmedians")
     for (streams, name), reading in medians.items():
-        print(f"{streams:4} streams {name:8} {_line(reading)}")
+        print(f"{streams:5,} streams {name:8} {_line(reading)}")
     bars = Bars()
     for streams in options.streams:
         bakeoff, bare = medians[streams, "bakeoff"], medians[streams, "bare"]
@@ -79,7 +95,7 @@ def main() -> None:
 async def through_bakeoff(streams: int, model: Path) -> Reading:
     """One trial through the command line."""
     with tempfile.TemporaryDirectory(prefix="bakeoff-") as scratch:
-        async with truth_process(Schedule(TTFT_S, ITL_S, finish_chunk=False), core=SERVER_CORE) as truth:
+        async with truth_process(Schedule(TTFT_S, itl_s(streams), finish_chunk=False), core=SERVER_CORE) as truth:
             experiment = Path(scratch) / "cpu.toml"
             experiment.write_text(_experiment(truth.url, streams, model), encoding="utf-8")
             arguments = ["-c", _BAKEOFF, "run", str(experiment), "--out", str(Path(scratch) / "runs")]
@@ -98,9 +114,9 @@ async def through_bare(streams: int, model: Path) -> Reading:  # noqa: ARG001  (
     """The same number of requests through the bare client."""
     with tempfile.TemporaryDirectory(prefix="bakeoff-") as scratch:
         file = Path(scratch) / "bare.json"
-        async with truth_process(Schedule(TTFT_S, ITL_S, finish_chunk=False), core=SERVER_CORE) as truth:
+        async with truth_process(Schedule(TTFT_S, itl_s(streams), finish_chunk=False), core=SERVER_CORE) as truth:
             port = truth.url.rpartition(":")[2]
-            numbers = [port, str(streams), str(_TURNS * streams), str(TOKENS)]
+            numbers = [port, str(streams), str(turns(streams) * streams), str(tokens(streams))]
             pinned = ["-m", "benchmarks.peers.pinned", str(CLIENT_CORE), "alone", sys.executable]
             arguments = [*pinned, "-m", "benchmarks.peers.drivers.bare", *numbers, str(file)]
             footprint = await asyncio.to_thread(_run_watched, arguments)
@@ -117,7 +133,7 @@ def _experiment(url: str, streams: int, model: Path) -> str:
 name = "cpu"
 repeats = 1
 model = {{ name = "truth", tokenizer = "{model}" }}
-workload = {{ name = "random", options = {{ input_tokens = 64, output_tokens = {TOKENS} }} }}
+workload = {{ name = "random", options = {{ input_tokens = 64, output_tokens = {tokens(streams)} }} }}
 loads = [{{ concurrency = {streams} }}]
 trial = {{ duration_s = {DURATION_S}, max_requests = {20 * streams} }}
 client = {{ calibrate = false }}

@@ -42,6 +42,7 @@ def gate(
     primary: str | None = None,
     alpha: float = 0.01,
     detect: str = "10%",
+    start_noise: str | None = None,
     band: Bands | None = None,
     only_common: bool = False,
     out: Out = DEFAULT_OUT,
@@ -75,6 +76,10 @@ def gate(
     detect
         Exit 0 says that the primary metric is not worse by so much. A significant change for the worse is exit 1,
         however small. Perplexity uses its band.
+    start_noise
+        Standard deviation between starts (or stored runs) of one server under which exits 0 and 1 hold, where the
+        trials do not show it: both servers stayed up, or the baseline is one or two runs. Default: what bakeoff floor
+        measured on this machine, else 2%.
     band
         Largest change that the table calls the same: 5% for all ratio metrics (default 3%, of perplexity 1%), or one
         metric's, such as ttft_p99=10%, attainment=0.5pp, failures=0 (any significant change counts) or work=10%
@@ -96,7 +101,7 @@ def gate(
         return judge_evaluations(Path(baselines[0]), Path(candidate), perplexity_config(alpha, band))
     if experiment is None and (repeats is not None or Path(out) != DEFAULT_OUT):
         raise NotComparable("stored runs are compared as they are; leave out --repeats and --out")
-    config = agreed(metrics, primary, alpha, band, detect=detect, only_common=only_common)
+    config = agreed(metrics, primary, alpha, band, detect=detect, only_common=only_common, unseen_sd=start_noise)
     if experiment is None:
         return _stored(baselines, candidate, config)
     return _measured(experiment, _only_label(baselines), candidate, config, repeats=repeats, out=Path(out))

@@ -1,5 +1,6 @@
 """Decodes the raw logs of stored trials: of those that were cut off, and of those that an earlier version counted."""
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import msgspec
 
 from bakeoff.engines import dialect
+from bakeoff.engines.errors import EngineError
 from bakeoff.engines.identification import tokenizer_folder
 from bakeoff.harness.client import decode_stream
 from bakeoff.harness.experiment.config import EngineConfig, ModelConfig, TrialConfig
@@ -65,7 +67,7 @@ def recover(run: RunFolder, *, most_bytes: int | None = None, notify: Callable[[
     for done, (plan, folder) in enumerate(outdated):
         try:
             _count_again(finished[plan.id], run.trial(plan.id, RECOUNTED), decoded(plan.engine, folder), manifest)
-        except ResultsError as error:  # the rest of the run can be read
+        except (ResultsError, EngineError) as error:  # the rest of the run can be read
             notify(f"{plan.id} and later trials keep the counts of the version that measured them: {error}")
             return len(cut_off) + done
     return len(cut_off) + len(outdated)
@@ -79,11 +81,17 @@ class _Decoder:
     """
 
     def __init__(self, experiment: Mapping[str, Any]) -> None:
-        self._engines = {engine.name: engine for engine in msgspec.convert(experiment["engines"], list[EngineConfig])}
+        self._engines: dict[str, EngineConfig] = {}
+        for stored in experiment.get("engines", []):
+            with contextlib.suppress(msgspec.ValidationError):  # of another version
+                engine = msgspec.convert(stored, EngineConfig)
+                self._engines[engine.name] = engine
         self._tokenizer = _tokenizer_here(msgspec.convert(experiment.get("model", {}), ModelConfig))
 
     def __call__(self, engine: str, folder: TrialFolder) -> Iterator[RequestRecord]:
-        config = self._engines[engine]
+        config = self._engines.get(engine)
+        if config is None:
+            raise RunUnreadable(f"{folder.path} cannot be decoded: the run does not say how '{engine}' was spoken to")
         api = dialect(config.adapter, config.options, config)
         return (decode_stream(stream, api, self._tokenizer) for stream in folder.read_streams())
 

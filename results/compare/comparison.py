@@ -19,7 +19,15 @@ from bakeoff.results.compare.comparability import difference, request_difference
 from bakeoff.results.compare.config import ComparisonConfig
 from bakeoff.results.compare.primary import primary_load, primary_metric
 from bakeoff.results.compare.reliability import Tally, tallies
-from bakeoff.results.compare.sides import AnyTrial, Side, absent_levels, compared_value, labels, measured_requests
+from bakeoff.results.compare.sides import (
+    AnyTrial,
+    Side,
+    absent_levels,
+    apart_s,
+    compared_value,
+    labels,
+    measured_requests,
+)
 from bakeoff.results.errors import NotComparable
 from bakeoff.results.metric import Metric, Role
 from bakeoff.results.metrics import CATALOGUE
@@ -32,9 +40,10 @@ from bakeoff.results.run.work import WorkComparison, compare_work
 from bakeoff.results.statistics import Comparison, Judgement, compare_runs, compare_sessions, guardrails
 from bakeoff.results.statistics.between_runs import MIN_RUNS, NoiseFloor
 from bakeoff.results.statistics.change_points import change_points
-from bakeoff.results.statistics.comparison import Parameters, Reason, of_effect
+from bakeoff.results.statistics.comparison import Parameters, Reason, of_effect, scale_of
 from bakeoff.results.statistics.pooling import Others, Runs, Trials
-from bakeoff.results.statistics.two_sample import MIN_PAIRS
+from bakeoff.results.statistics.two_sample import MIN_PAIRS, Scale
+from bakeoff.results.statistics.unseen import NoiseSource, Unseen
 
 _FOLLOW_PACE = frozenset(names_of(Role.FOLLOWS_PACE))
 _FEW = 10.0
@@ -55,6 +64,7 @@ class EngineComparison(msgspec.Struct, frozen=True):
         tallies: how often each engine failed trials or starts.
         class_work: comparisons of the work of each class of the traffic.
         absent: load level that one side has and the other lacks → the side that lacks it, A or B.
+        apart_s: time between the first and the last run; None for one run, or if it is not known.
     """
 
     a: str
@@ -67,6 +77,7 @@ class EngineComparison(msgspec.Struct, frozen=True):
     tallies: list[Tally] = []
     class_work: list[WorkComparison] = []
     absent: dict[str, str] = {}
+    apart_s: float | None = None
 
     @property
     def works(self) -> list[WorkComparison]:
@@ -135,6 +146,7 @@ def compare_sides(a: Side, b: Side, config: ComparisonConfig | None = None, *, c
         work={level: pair.work for level, pair in pairs.items()},
         tallies=tallies(a.records, b.records, pairs, alpha=config.alpha, failures_a=a.failures, failures_b=b.failures),
         absent=absent_levels(a, b),
+        apart_s=apart_s((a, b)),
     )
 
 
@@ -261,6 +273,7 @@ def _measured(pair: _Pair, metric: Metric, pairs: Mapping[str, _Pair]) -> Compar
             alpha=alpha, band=band, error=error, min_error=min_error, zeros_by_chance=zeros_by_chance,
             detect=pair.config.detect,
             others=Others[Trials]([_in_one_session(one) for one in loads], [_in_one_session(one) for one in metrics]),
+            unseen=_of_starts(pair, metric),
         )  # fmt: skip
     common = _common(own)
     if len(common) >= MIN_PAIRS:
@@ -272,16 +285,31 @@ def _measured(pair: _Pair, metric: Metric, pairs: Mapping[str, _Pair]) -> Compar
             metric, level, paired_a, paired_b, interleaved=True, only_pairs=True,
             alpha=alpha, band=band, error=error, min_error=min_error, zeros_by_chance=zeros_by_chance,
             detect=pair.config.detect, others=Others[Trials](of_loads, of_metrics),
+            unseen=_of_starts(pair, metric),
         )  # fmt: skip
     runs_a, runs_b = _in_runs(own)
     baseline = _since_last_step(runs_a)
     floor = _floor(pair, metric.name) if len(baseline) < MIN_RUNS else None
     in_loads, in_metrics = ([_in_runs(one, newest=len(baseline)) for one in kind] for kind in (loads, metrics))
     return compare_sessions(
-        metric, level, baseline, runs_b, floor=floor,
+        metric, level, baseline, runs_b, floor=floor, unseen_sd=pair.config.unseen_sd,
         alpha=alpha, band=band, error=error, min_error=min_error, zeros_by_chance=zeros_by_chance,
         detect=pair.config.detect, others=Others[Runs](in_loads, in_metrics),
     )  # fmt: skip
+
+
+def _of_starts(pair: _Pair, metric: Metric) -> Unseen | None:
+    """The noise between starts of servers that stayed up through their trials; None if all trials had their own."""
+    weight = sum(
+        1 / len(sessions)
+        for sessions, trials in zip(pair.sessions, pair.trials, strict=True)
+        if trials and all(trial.record.start_s is None for trial in trials)
+    )
+    if not weight:
+        return None
+    if (floor := _floor(pair, metric.name)) is not None:
+        return Unseen(NoiseSource.STARTS, weight, floor.bound, is_measured=True)
+    return Unseen(NoiseSource.STARTS, weight, pair.config.unseen_sd if scale_of(metric) is Scale.RATIO else None)
 
 
 _Values = tuple[dict[str, dict[int, float]], dict[str, dict[int, float]]]

@@ -22,6 +22,8 @@ from bakeoff.results.statistics.two_sample import Scale
 WORK = "work"
 """Name of the band within which the work of both sides must agree."""
 WORK_BAND = 0.1
+START_NOISE = 0.02
+"""Standard deviation between starts or runs of one server that a gate assumes where nothing shows it."""
 _MIN_ALPHA = 1e-6  # far below it quantiles of Student's t lose their digits
 _RATES = {Unit.PER_SECOND, Unit.PER_HOUR, Unit.TOKENS_PER_SECOND}
 _FORM = re.compile(r"(?:(?P<name>\w+)=)?(?P<number>\d*\.?\d+(?:[eE][-+]?\d+)?)\s*(?P<unit>%|pp)?")
@@ -40,6 +42,8 @@ class ComparisonConfig(msgspec.Struct, frozen=True):
         work_band: allowed relative difference between the work of both sides.
         detect: change of a ratio that a gate is to rule out, as a fraction; None for the band.
         only_common: whether a gate passes a candidate that lacks load levels of the baseline.
+        unseen_sd: standard deviation between starts or runs of one server, as a fraction, under which a verdict is to
+            hold where the trials do not show it; None to judge by what they show.
     """
 
     metrics: tuple[str, ...] | None = None
@@ -50,6 +54,7 @@ class ComparisonConfig(msgspec.Struct, frozen=True):
     work_band: float = WORK_BAND
     detect: float | None = None
     only_common: bool = False
+    unseen_sd: float | None = None
 
     def __post_init__(self) -> None:
         for name in (*(self.metrics or ()), self.primary, *self.bands):
@@ -60,6 +65,8 @@ class ComparisonConfig(msgspec.Struct, frozen=True):
             raise NotComparable(f"alpha must lie between 0 and 1, not {self.alpha}")
         if self.detect is not None and not 0 < self.detect < 1:
             raise NotComparable(f"detect must lie between 0 and 1, such as 10%, not {self.detect}")
+        if self.unseen_sd is not None and not 0 <= self.unseen_sd < 1:
+            raise NotComparable(f"the noise between starts must lie between 0 and 1, such as 2%, not {self.unseen_sd}")
         for band in (self.band, *self.bands.values(), self.work_band):
             if not 0 <= band < 1:
                 raise NotComparable(f"band must lie between 0 and 1, not {band}")
@@ -101,6 +108,7 @@ def agreed(
     default_band: float = BAND,
     detect: float | str | None = None,
     only_common: bool = False,
+    unseen_sd: float | str | None = None,
 ) -> ComparisonConfig:
     """Build the configuration of a comparison.
 
@@ -113,6 +121,7 @@ def agreed(
         default_band: of ratios.
         detect: change that a gate is to rule out: a fraction, or text such as ``10%``; None for the band.
         only_common: whether a gate passes a candidate that lacks load levels of the baseline.
+        unseen_sd: of the noise that trials do not show: a fraction, or text such as ``2%``.
 
     Raises:
         NotComparable: a metric is unknown, a number is out of range, or a band cannot be parsed.
@@ -122,7 +131,9 @@ def agreed(
     names = tuple(metrics) if metrics else None
     config = ComparisonConfig(
         metrics=names, primary=primary, alpha=alpha, band=default_band,
-        detect=_fraction(detect) if isinstance(detect, str) else detect, only_common=only_common,
+        detect=_fraction(detect, "a change to detect") if isinstance(detect, str) else detect,
+        only_common=only_common,
+        unseen_sd=_fraction(unseen_sd, "a noise between starts") if isinstance(unseen_sd, str) else unseen_sd,
     )  # fmt: skip
     if band is None:
         return config
@@ -133,10 +144,10 @@ def agreed(
     return config
 
 
-def _fraction(text: str) -> float:
+def _fraction(text: str, what: str) -> float:
     form = _FORM.fullmatch(text.strip())
     if form is None or form["name"] or form["unit"] == "pp":
-        raise NotComparable(f"'{text}' is not a change to detect; write it like 10%")
+        raise NotComparable(f"'{text}' is not {what}; write it like 10%")
     return float(form["number"]) / (100 if form["unit"] else 1)
 
 

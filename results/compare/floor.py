@@ -117,7 +117,7 @@ def apart(created_utc: Mapping[str, str]) -> list[str]:
     """
     chosen: list[str] = []
     last: datetime | None = None
-    moments = {run: _moment(text) for run, text in created_utc.items()}
+    moments = {run: moment_of(text) for run, text in created_utc.items()}
     for run, moment in sorted(moments.items(), key=lambda item: item[1]):
         if last is None or (moment - last).total_seconds() >= _APART_S:
             chosen.append(run)
@@ -130,7 +130,7 @@ def apart(created_utc: Mapping[str, str]) -> list[str]:
     return chosen
 
 
-def _moment(iso: str) -> datetime:
+def moment_of(iso: str) -> datetime:
     """Parse a start time; runs imported from other tools have no time zone."""
     moment = datetime.fromisoformat(iso)
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -16,8 +16,9 @@ from pathlib import Path
 import msgspec
 
 from bakeoff.results.compare.comparison import EngineComparison, compare_sides
-from bakeoff.results.compare.config import ComparisonConfig
+from bakeoff.results.compare.config import START_NOISE, ComparisonConfig
 from bakeoff.results.compare.evaluation import compare_evaluations
+from bakeoff.results.compare.noise import caveat_text
 from bakeoff.results.compare.reliability import FailureMode
 from bakeoff.results.compare.sides import AnyTrial, Side
 from bakeoff.results.compare.text import band_text, heading, why_text
@@ -113,11 +114,17 @@ class GateVerdict(msgspec.Struct, frozen=True):
 def judge(a: Side, b: Side, config: ComparisonConfig | None = None) -> GateVerdict:
     """Decide whether B is worse than A.
 
+    Where the trials do not show the noise between starts or runs, the verdict holds under that of the configuration,
+    which is :data:`~bakeoff.results.compare.config.START_NOISE` if it states none.
+
     Raises:
         NoEvidence: a side has too few valid trials, and the INVALID ones are no evidence against B; or B lacks a load
             level of A, and ``config`` does not allow it.
         NotComparable: as for :func:`~bakeoff.results.compare.comparison.compare_sides`.
     """
+    config = config or ComparisonConfig()
+    if config.unseen_sd is None:
+        config = msgspec.structs.replace(config, unseen_sd=START_NOISE)
     compared = compare_sides(a, b, config)
     regressions = [
         *_of_trials(compared, Judgement.WORSE),
@@ -169,15 +176,21 @@ def _outcome(
     primary = compared.primary
     effect = few or effect_clause(compared, primary)
     if primary.judgement is Judgement.WORSE:
-        return Outcome.REGRESSION, effect
+        return Outcome.REGRESSION, f"{effect}{_caveat(primary)}"
     if has_regressions:
         return Outcome.REGRESSION, f"no regression in the primary metric ({effect}); other regressions are listed below"
     if has_doubts:
         return Outcome.CANNOT_TELL, f"not because of the primary metric ({effect}), but as listed below"
     if primary.no_worse(COMPARED[primary.metric]):
-        return Outcome.NO_REGRESSION, effect + _ruled_out(primary)
+        return Outcome.NO_REGRESSION, f"{effect}{_ruled_out(primary)}{_caveat(primary)}"
     names_reason = few is None and not _has_interval(primary)
-    return Outcome.CANNOT_TELL, effect if names_reason else f"{effect}; {why_text(compared, primary)}"
+    why = effect if names_reason else f"{effect}; {why_text(compared, primary)}"
+    return Outcome.CANNOT_TELL, f"{why}{_caveat(primary)}"
+
+
+def _caveat(primary: Comparison) -> str:
+    caveat = caveat_text(primary)
+    return f"; {caveat}" if caveat else ""
 
 
 def _ruled_out(primary: Comparison) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from bakeoff.results.compare.floor import FloorCell, stored_floors
+from bakeoff.results.compare.floor import FloorCell, moment_of, stored_floors
 from bakeoff.results.compare.reliability import failure_mode_of
 from bakeoff.results.errors import NoEvidence, NotComparable
 from bakeoff.results.export.benchmark_json import StoredRun, StoredTrial, stored_run
@@ -217,6 +217,16 @@ def labels(a: Side, b: Side) -> tuple[str, str]:
     if a.engine != b.engine:
         return a.engine, b.engine
     return _with_run(a), _with_run(b)
+
+
+def apart_s(sides: Sequence[Side]) -> float | None:
+    """Time between the first and the last run of several sides; None if there is one run, or a moment is not known."""
+    created = {run.manifest.run_id: run.manifest.created_utc for side in sides for run in side.runs}
+    try:
+        moments = [moment_of(text) for text in created.values()]
+    except ValueError:  # of another tool
+        return None
+    return (max(moments) - min(moments)).total_seconds() if len(moments) > 1 else None
 
 
 def absent_levels(a: Side, b: Side) -> dict[str, str]:

@@ -15,7 +15,7 @@ _TEMPLATES = {
     Reason.MULTIPLICITY: "not significant after correction over {metrics} metrics (Holm: p {p_value:.3f})",
     Reason.TOO_FEW_RUNS: "there are {runs_a} and {runs_b} runs, and each side needs {needed_runs}",
     Reason.TOO_FEW_PAIRS: "needs {needed_pairs} repeats in which both sides were measured in one session",
-    Reason.UNKNOWN_NOISE: "the noise between runs is unknown; gate with {more_runs} of the baseline, or use a floor",
+    Reason.UNSEEN_NOISE: "the trials alone decide it, but not under the noise that they do not show",
     Reason.ZEROS: "0 in {count_a} of {runs_a} runs of A and in {count_b} of {runs_b} of B",
     Reason.AMONG_FAILURES: "among failures in {count_a} of {runs_a} runs of A and in {count_b} of {runs_b} of B",
     Reason.NO_FAILURES: "no request failed",
@@ -45,8 +45,6 @@ def reason_text(comparison: Comparison) -> str:
     values: dict[str, str | int | float] = dict(comparison.parameters)
     if comparison.reason is Reason.CLIENT_ERROR:
         values |= {name: _quantity(metric, float(value)) for name, value in values.items()}
-    if comparison.reason is Reason.UNKNOWN_NOISE:
-        values["more_runs"] = "1 more run" if values["missing_runs"] == 1 else f"{values['missing_runs']} more runs"
     if evidence is not None:
         values["permutation_p"] = evidence.permutation_p
     return _TEMPLATES[comparison.reason].format_map(values) + _ranks_text(comparison)
@@ -136,7 +134,7 @@ def _runs_text(evidence: Evidence) -> str:
     if evidence.method is Method.PIECES:
         return f"{a} pieces"
     if evidence.method is Method.WELCH:
-        return f"{a} and {b} runs"
+        return f"{a} and {b} runs" if evidence.unseen is None else f"{a} and {b} trials"
     floor = ", under the machine's noise floor," if evidence.method is Method.NOISE_FLOOR else ""
     return f"{a} and {b} runs made at different times{floor}"
 

@@ -16,7 +16,7 @@ from bakeoff.results.errors import NoEvidence, ResultsError
 from bakeoff.results.metrics import CATALOGUE, HEADLINE
 from bakeoff.results.report.charts.scales import Axis
 from bakeoff.results.report.charts.strips import ratio_axis, ratio_strip
-from bakeoff.results.report.compare_table import SIGNS, smallest_text, tally, title
+from bakeoff.results.report.compare_table import SIGNS, noise_lines, smallest_text, tally, title
 from bakeoff.results.report.gate import doubt_texts, regression_texts
 from bakeoff.results.run.run import load
 from bakeoff.results.statistics import COMPARE_ALPHA, DETECT, Comparison, Judgement
@@ -188,6 +188,7 @@ def _with_rows(page: ComparePage, compared: EngineComparison, notes: list[str]) 
         (at, [_row(comparison, compared, axis) for comparison in members])
         for at, members in groupby(compared.comparisons, key=heading)
     ]
+    notes = [*notes, *noise_lines(compared)]
     return msgspec.structs.replace(page, notes=notes, levels=levels, tally=tally(compared))
 
 

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bakeoff.results.compare.comparison import EngineComparison
+from bakeoff.results.compare.noise import caveat_text, limit_text, seen_text
 from bakeoff.results.compare.text import at_class, change_text, heading, mix_text, why_text, work_text
 from bakeoff.results.metric import Better
 from bakeoff.results.metrics import COMPARED
@@ -69,6 +70,7 @@ def _content(compared: EngineComparison, shown: Sequence[Comparison]) -> Group:
         *(Text(line, "dim") for line in notes.lines()),
         *(Text(plain(line), "yellow") for line in trial_lines(compared)),
         *([Text(f"{len(left_out)} more lines, {_counts(left_out)}: --all prints them", "bold")] if left_out else []),
+        *(Text(plain(line), "yellow") for line in noise_lines(compared)),
         Text(tally(compared), "dim"),
     ]
     head = Text(f"{b} against {a}: a ratio above 1 means that {b} has the higher value", "bold")
@@ -130,10 +132,21 @@ def judgement_text(comparison: Comparison) -> str:
 
 
 def smallest_text(comparison: Comparison) -> str:
-    """``±3.1 %``: the smallest detectable change, with power 0.9."""
+    """``±3.1 %``: the smallest detectable change, with power 0.9; ``holds to 15 %`` of noise that is not seen."""
     if comparison.evidence is None:
         return ABSENT
+    if comparison.evidence.withstands is not None:
+        return f"holds to {limit_text(comparison)}"
     return change_text(comparison.evidence.smallest_effect, scale_of(COMPARED[comparison.metric]), "±")
+
+
+def noise_lines(compared: EngineComparison) -> list[str]:
+    """Which noise the comparison has seen, and what would undo its primary result; empty if it has no noise."""
+    primary = compared.primary
+    if primary.evidence is None:
+        return []
+    caveat = caveat_text(primary)
+    return [f"{seen_text(primary.evidence, compared.apart_s)}{f'; ● {caveat}' if caveat else ''}"]
 
 
 def _table(compared: EngineComparison, shown: Sequence[Comparison], notes: Footnotes) -> Table:

@@ -12,6 +12,7 @@ import msgspec
 
 from bakeoff.results.compare.comparison import EngineComparison, compare_sides
 from bakeoff.results.compare.config import ComparisonConfig
+from bakeoff.results.compare.noise import caveat_text
 from bakeoff.results.compare.primary import primary_load, primary_metric
 from bakeoff.results.compare.sides import side_of
 from bakeoff.results.compare.text import band_text, why_text
@@ -105,8 +106,11 @@ def _without_a_pair(run: Run, level: Level, metric: Metric, measured: list[Cell]
         return VerdictLine(f"No verdict: no engine has a valid trial at {level.title}.", decided=False)
     (cell,) = measured
     if not others:
-        figure = interval_text(metric, cell.intervals[metric.name])
-        return VerdictLine(f"{cell.engine}: {metric.title} {figure} at {level.title}.", decided=False, is_figure=True)
+        interval = cell.intervals[metric.name]
+        stayed_up = all(trial.record.start_s is None for trial in run.valid_trials_of(cell))
+        caveat = "; of one start, and another may differ by more" if stayed_up and interval.low is not None else ""
+        figure = f"{metric.title} {interval_text(metric, interval)} at {level.title}{caveat}"
+        return VerdictLine(f"{cell.engine}: {figure}.", decided=False, is_figure=True)
     lines = [line for other in others if (line := _failures(_compared(run, metric, cell.engine, other)))]
     alone = VerdictLine(f"No verdict: only {cell.engine} has a valid trial at {level.title}.", decided=False)
     return max(lines, key=lambda line: line.decided, default=alone)
@@ -149,14 +153,21 @@ def _sentence(compared: EngineComparison, level: Level, metric: Metric, best: st
     if ratio is None or ratio.low is None or ratio.high is None:
         return VerdictLine(f"No verdict at {level.title}: {why_text(compared, comparison)}.", decided=False)
     evidence = f"{ratio_text(ratio)} (95 % interval, {ratio.n} runs a side)"
+    caveat = f"; {text}" if (text := caveat_text(comparison)) else ""
     if comparison.judgement is Judgement.SAME:
         band = band_text(compared.config.band_of(metric), scale_of(metric))
-        sentence = f"At {level.title}, {best} and {next_best} have the same {title} within {band}: ratio {evidence}."
+        sentence = (
+            f"At {level.title}, {best} and {next_best} have the same {title} within {band}: ratio {evidence}{caveat}."
+        )
         return VerdictLine(sentence, decided=False)
     if comparison.judgement is not Judgement.BETTER:
         but = "" if ratio.low <= 1 <= ratio.high else f", but {why_text(compared, comparison)}"
-        sentence = f"At {level.title} the data cannot tell {best} from {next_best}: {title} ratio {evidence}{but}."
+        sentence = (
+            f"At {level.title} the data cannot tell {best} from {next_best}: {title} ratio {evidence}{but}{caveat}."
+        )
         return VerdictLine(sentence, decided=False)
     if metric.better is Better.HIGHER:
-        return VerdictLine(f"At {level.title}, {best} delivered {evidence} the {title} of {next_best}.", decided=True)
-    return VerdictLine(f"At {level.title}, {best} had {evidence} the {title} of {next_best}.", decided=True)
+        return VerdictLine(
+            f"At {level.title}, {best} delivered {evidence} the {title} of {next_best}{caveat}.", decided=True
+        )
+    return VerdictLine(f"At {level.title}, {best} had {evidence} the {title} of {next_best}{caveat}.", decided=True)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from bakeoff.results.metric import Better, Metric
-from bakeoff.results.statistics.between_runs import MIN_RUNS, NoiseFloor, between_runs, run_means
+from bakeoff.results.statistics.between_runs import NoiseFloor, between_runs, run_means
 from bakeoff.results.statistics.comparison import (
     ALPHA,
     Comparison,
@@ -32,6 +32,7 @@ from bakeoff.results.statistics.multiplicity import holm
 from bakeoff.results.statistics.permutation import division_test, permutation_test, rank_test
 from bakeoff.results.statistics.pooling import Others, Runs, Trials, pool_runs, pool_trials
 from bakeoff.results.statistics.two_sample import MIN_PAIRS, Scale, contrast
+from bakeoff.results.statistics.unseen import NoiseSource, Unseen
 
 MIN_TRIALS = 3
 """Below it both values are shown, but no interval: that of two trials a side is as wide as chance makes it."""
@@ -54,8 +55,9 @@ def compare_runs(
     zeros_by_chance: bool = False,
     detect: float | None = None,
     others: Others[Trials] = NO_TRIALS,
+    unseen: Unseen | None = None,
 ) -> Comparison:
-    """Compare one metric of two sides that were measured together.
+    """Compare one metric of two sides by their trials.
 
     Args:
         metric: says which direction is better.
@@ -71,6 +73,7 @@ def compare_runs(
         zeros_by_chance: whether a trial of A may have a 0 by chance, because the metric counts few requests.
         detect: as in :class:`Criteria`.
         others: what the metric may share its noise with, as a ratio.
+        unseen: noise that the trials do not show; None if they show all of it.
     """
     scale = scale_of(metric)
     if scale is Scale.RATIO and (
@@ -100,7 +103,8 @@ def compare_runs(
             return comparison
         return msgspec.structs.replace(comparison, judgement=Judgement.SAME, reason=Reason.NO_FAILURES)
     centre_a = sum(a.values()) / len(a)
-    return judged(metric, level, effect, permutation_test(a, b, effect), criteria, centre=centre_a)
+    permutation = permutation_test(a, b, effect)
+    return judged(metric, level, effect, permutation, criteria, centre=centre_a, unseen=unseen)
 
 
 def compare_sessions(
@@ -117,6 +121,7 @@ def compare_sessions(
     zeros_by_chance: bool = False,
     detect: float | None = None,
     others: Others[Runs] = NO_RUNS,
+    unseen_sd: float | None = None,
 ) -> Comparison:
     """Compare one metric of two sides that were measured at different times.
 
@@ -133,6 +138,8 @@ def compare_sessions(
         zeros_by_chance: whether a trial of A may have a 0 by chance, because the metric counts few requests.
         detect: as in :class:`Criteria`.
         others: what the metric may share its noise with, as a ratio.
+        unseen_sd: standard deviation of the noise between runs, as a ratio, that is assumed where a baseline has too
+            few runs and there is no floor; None to judge by trials alone.
     """
     scale = scale_of(metric)
     of_a, of_b = ([value for values in side for value in values] for side in (a, b))
@@ -146,8 +153,12 @@ def compare_sessions(
         return extreme
     effect = between_runs(a, b, scale=scale, floor=floor, min_error=min_error)
     if effect is None:
-        centre, parameters = _centre(scale, of_a, of_b), Parameters(missing_runs=MIN_RUNS - len(a))
-        return of_effect(metric, level, centre, Judgement.UNCLEAR, Reason.UNKNOWN_NOISE, parameters=parameters)
+        trials_a, trials_b = (dict(enumerate(side)) for side in (of_a, of_b))
+        return compare_runs(
+            metric, level, trials_a, trials_b, interleaved=False,
+            alpha=alpha, band=band, error=error, min_error=min_error, zeros_by_chance=zeros_by_chance, detect=detect,
+            unseen=Unseen(NoiseSource.RUNS, 1 / len(a) + 1 / len(b), unseen_sd if scale is Scale.RATIO else None),
+        )  # fmt: skip
     if scale is Scale.RATIO:
         effect = pool_runs(effect, (a, b), others)
     permutation = division_test(run_means(a, scale), run_means(b, scale))

@@ -9,6 +9,7 @@ from bakeoff.results.statistics.interval import Interval
 from bakeoff.results.statistics.permutation import PermutationTest
 from bakeoff.results.statistics.power import runs_needed, smallest_effect
 from bakeoff.results.statistics.two_sample import Contrast, Method, Scale
+from bakeoff.results.statistics.unseen import Unseen, under, withstands
 
 ALPHA, COMPARE_ALPHA = 0.01, 0.05
 """Default false-alarm rates: of a gate, which runs often and unattended, and of a comparison that a person reads."""
@@ -64,6 +65,9 @@ class Evidence(msgspec.Struct, frozen=True):
         band: half-width of the equivalence band.
         runs: number of runs of A and of B; for pairs the number of pairs, twice.
         sought: the change that the runs are to rule out: the band, or what a gate is to detect.
+        unseen: noise that the runs do not show; None if they show all of it.
+        withstands: standard deviation of the unseen noise up to which the conclusion from what is seen holds: the
+            judgement, or that B is not worse by ``sought``; None if there is no conclusion.
     """
 
     method: Method
@@ -75,6 +79,8 @@ class Evidence(msgspec.Struct, frozen=True):
     band: float
     runs: tuple[int, int] = (0, 0)
     sought: float = 0.0
+    unseen: Unseen | None = None
+    withstands: float | None = None
 
 
 class Reason(StrEnum):
@@ -92,8 +98,8 @@ class Reason(StrEnum):
     """(``runs_a``, ``runs_b``, ``needed_runs``)"""
     TOO_FEW_PAIRS = "too_few_pairs"
     """Too few repeats with both sides in one session (``needed_pairs``)."""
-    UNKNOWN_NOISE = "unknown_noise"
-    """The noise between runs is unknown (``missing_runs``)."""
+    UNSEEN_NOISE = "unseen_noise"
+    """The conclusion from what is seen does not hold under the noise that is not (``sd``)."""
     ZEROS = "zeros"
     """Some values are 0 (``count_a``, ``runs_a``, ``count_b``, ``runs_b``; ``p_value`` of the ranks)."""
     AMONG_FAILURES = "among_failures"
@@ -145,12 +151,7 @@ class Comparison(msgspec.Struct, frozen=True):
             return self.judgement in {Judgement.BETTER, Judgement.SAME}
         if self.evidence.sought == 0:
             return self.judgement is not Judgement.WORSE
-        if effect is None or effect.low is None or effect.high is None:
-            return False
-        same = 0.0 if self.ratio is None else 1.0
-        if metric.better is Better.HIGHER:
-            return effect.low >= same - self.evidence.sought
-        return effect.high <= same + self.evidence.sought
+        return effect is not None and _rules_out(metric, effect, self.evidence.sought, is_ratio=self.ratio is not None)
 
     def may_be_worse(self, metric: Metric) -> bool:
         """Whether it is unclear although the whole interval is worse by more than the band."""
@@ -216,6 +217,7 @@ def judged(
     *,
     centre: float = 0.0,
     p_value: float | None = None,
+    unseen: Unseen | None = None,
 ) -> Comparison:
     """Judge a contrast.
 
@@ -227,10 +229,15 @@ def judged(
         criteria: criteria of the judgement.
         centre: mean of A in the metric's unit, used if the client has an error.
         p_value: replaces the contrast's.
+        unseen: noise that the trials do not show; None if they show all of it.
     """
+    sought = criteria.sought(effect.scale)
+    seen, limit = effect, None
+    if unseen is not None:
+        limit = _limit(metric, effect, unseen, criteria)
+        effect = under(effect, unseen, unseen.sd or 0.0, criteria.alpha)
     p_value = effect.p_value if p_value is None else p_value
     interval = effect.interval(1 - criteria.alpha)
-    sought = criteria.sought(effect.scale)
     evidence = Evidence(
         effect.method,
         p_value,
@@ -241,10 +248,14 @@ def judged(
         criteria.band,
         effect.n,
         sought,
+        unseen,
+        limit,
     )
-    judgement = _judgement(metric, interval, effect, evidence)
+    judgement = _judgement(metric, interval, effect, p_value, criteria)
     reason = Reason.INTERVAL
     parameters: Parameters = {}
+    if unseen is not None and judgement is not _conclusion(metric, seen, criteria):
+        reason, parameters = Reason.UNSEEN_NOISE, Parameters(sd=unseen.sd or 0.0)
     if judgement in {Judgement.BETTER, Judgement.WORSE}:
         difference = abs(interval.centre - 1) * centre if effect.scale is Scale.RATIO else 0.0
         if 0 < difference <= criteria.error:
@@ -255,15 +266,44 @@ def judged(
     return of_effect(metric, level, interval, judgement, reason, parameters=parameters, evidence=evidence)
 
 
-def _judgement(metric: Metric, interval: Interval, effect: Contrast, evidence: Evidence) -> Judgement:
+def _limit(metric: Metric, effect: Contrast, unseen: Unseen, criteria: Criteria) -> float | None:
+    """Standard deviation of unseen noise up to which the conclusion from an effect holds; None without one."""
+    judgement = _conclusion(metric, effect, criteria)
+    if judgement is not Judgement.UNCLEAR:
+        return withstands(
+            effect, unseen, criteria.alpha, lambda whole: _conclusion(metric, whole, criteria) is judgement
+        )
+
+    def rules_out(whole: Contrast) -> bool:
+        interval, sought = whole.interval(1 - criteria.alpha), criteria.sought(whole.scale)
+        return sought > 0 and _rules_out(metric, interval, sought, is_ratio=whole.scale is Scale.RATIO)
+
+    return withstands(effect, unseen, criteria.alpha, rules_out) if rules_out(effect) else None
+
+
+def _rules_out(metric: Metric, effect: Interval, sought: float, *, is_ratio: bool) -> bool:
+    """Whether an interval shows that B is not worse by more than is sought."""
+    if effect.low is None or effect.high is None:
+        return False
+    same = 1.0 if is_ratio else 0.0
+    if metric.better is Better.HIGHER:
+        return effect.low >= same - sought
+    return effect.high <= same + sought
+
+
+def _conclusion(metric: Metric, effect: Contrast, criteria: Criteria) -> Judgement:
+    return _judgement(metric, effect.interval(1 - criteria.alpha), effect, effect.p_value, criteria)
+
+
+def _judgement(metric: Metric, interval: Interval, effect: Contrast, p_value: float, criteria: Criteria) -> Judgement:
     assert interval.low is not None
     assert interval.high is not None
     no_change = 1.0 if effect.scale is Scale.RATIO else 0.0
     # A ratio's band is the same seen from either side: B/A = 1.03 is A/B = 1 / 1.03.
-    lowest = 1 / (1 + evidence.band) if effect.scale is Scale.RATIO else -evidence.band
-    if interval.low >= lowest and interval.high <= no_change + evidence.band:
+    lowest = 1 / (1 + criteria.band) if effect.scale is Scale.RATIO else -criteria.band
+    if interval.low >= lowest and interval.high <= no_change + criteria.band:
         return Judgement.SAME
-    if evidence.p_value > evidence.alpha:
+    if p_value > criteria.alpha:
         return Judgement.UNCLEAR
     improved = (interval.centre > no_change) == (metric.better is Better.HIGHER)
     return Judgement.BETTER if improved else Judgement.WORSE

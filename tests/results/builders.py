@@ -29,6 +29,7 @@ from bakeoff.results.metrics.declaration import QUANTILES
 from bakeoff.results.metrics.quality import Difference, QualityRecord, QualitySample, pooled
 from bakeoff.results.prices import Prices, TokenPrices
 from bakeoff.results.records import (
+    DECODER,
     SCHEMA_VERSION,
     ClientError,
     ClientRecord,
@@ -233,6 +234,7 @@ def _write_trial(run: RunFolder, sheet: Sheet, plan: TrialPlan, order: int) -> T
     is_invalid = order in sheet.invalid
     return TrialFinished(
         record=TrialRecord(
+            decoder=DECODER,
             id=plan.id,
             engine=plan.engine,
             workload=plan.workload,

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from bakeoff.results.compare.gate import GateVerdict, Outcome
 from bakeoff.results.compare.text import heading, why_text
-from bakeoff.results.report.compare_table import SIGNS, smallest_text, tally, title
+from bakeoff.results.report.compare_table import SIGNS, noise_lines, smallest_text, tally, title
 from bakeoff.results.report.gate.regressions import doubt_texts, regression_texts
 from bakeoff.results.report.markdown import escaped, table
 from bakeoff.results.text.format import effect_text, plain
@@ -31,6 +31,7 @@ def gate_markdown(verdict: GateVerdict) -> str:
         f"<details><summary>{escaped(compared.b)} against {escaped(compared.a)}, all metrics</summary>",
         "",
         table(["load", "metric", "ratio B/A", "judgement", "detectable", "why"], _rows(verdict)),
+        *(f"{escaped(line)}." for line in noise_lines(compared)),
         f"{tally(compared)}.",
         "",
         "</details>",

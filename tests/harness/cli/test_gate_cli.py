@@ -189,8 +189,10 @@ def test_the_newest_runs_of_a_branch_are_a_baseline(tmp_path: Path, capsys) -> N
     named = [word for number in range(3) for word in ("--baseline", str(tmp_path / f"run-{number}"))]
     assert bakeoff("gate", *named, "--candidate", str(tmp_path / "run-3")) == 1
     assert "that of main (run-2 and 2 before it)" in capsys.readouterr().out
-    assert bakeoff("gate", *named[:2], "--candidate", str(tmp_path / "run-3")) == 2, "one run shows no other days"
-    assert "2 more runs of the baseline" in " ".join(capsys.readouterr().out.split())
+    alone = ("gate", *named[:2], "--candidate", str(tmp_path / "run-3"))
+    assert bakeoff(*alone, "--start-noise", "30%") == 2, "one run shows no other days"
+    assert "three runs of the baseline show it" in " ".join(capsys.readouterr().out.split())
+    assert bakeoff(*alone) == 1
     assert bakeoff("gate", "--baseline", "branch:topic", "--candidate", str(tmp_path / "run-4")) == 3
     assert "on branch 'topic' in" in capsys.readouterr().err, "a run is not its own baseline"
 
@@ -212,10 +214,10 @@ def test_a_level_that_the_candidate_lacks_is_no_evidence_and_named(tmp_path: Pat
     sides = ("--baseline", f"{whole}@main", "--candidate", f"{part}@branch")
     assert bakeoff("gate", *sides) == 3
     assert "was not measured at c=8; measure it, or judge the rest by --only-common" in capsys.readouterr().err
-    assert bakeoff("gate", *sides, "--only-common") == 2  # of single runs the noise between runs is unknown
+    assert bakeoff("gate", *sides, "--only-common", "--start-noise", "20%") == 2
     assert "was not measured at c=8" in capsys.readouterr().out
     sides = ("--baseline", f"{part}@main", "--candidate", f"{whole}@branch")
-    assert bakeoff("gate", *sides, "--json") == 2
+    assert bakeoff("gate", *sides, "--json", "--start-noise", "20%") == 2
     assert json.loads(capsys.readouterr().out)["compared"]["absent"] == {"c=8": "A"}
     again = build_run(tmp_path / "again", replace(SAME, loads=LOADS[1:3], run_id=part.name))  # and so the same names
     one, two = (side_of(results.load(path), "main") for path in (part, again))

@@ -18,6 +18,7 @@ from bakeoff.results.statistics import Judgement
 from bakeoff.results.statistics.comparison import Evidence, Reason, of_effect
 from bakeoff.results.statistics.interval import Interval
 from bakeoff.results.statistics.two_sample import Method
+from bakeoff.results.statistics.unseen import NoiseSource
 from tests.results.amending import amend, amend_trial
 from tests.results.builders import FAST, LOADS, Sheet, build_run
 
@@ -173,8 +174,9 @@ def test_sides_of_different_sessions_inside_one_run_are_different_runs(tmp_path:
     of_a = [0, 3, 4, 7, 8, 11]
     path = build_run(tmp_path, replace(RESUMED, reused=dict.fromkeys(of_a, "yesterday")))
     comparison = compare_sides(select(f"{path}@a"), select(f"{path}@b")).primary
-    assert comparison.judgement is Judgement.UNCLEAR
-    assert reason_text(comparison).startswith("the noise between runs is unknown")
+    assert comparison.evidence is not None
+    assert comparison.evidence.unseen is not None
+    assert (comparison.evidence.unseen.source, comparison.evidence.unseen.weight) == (NoiseSource.RUNS, 2.0)
 
 
 def test_a_baseline_of_several_runs_shows_the_noise_between_them(tmp_path: Path) -> None:

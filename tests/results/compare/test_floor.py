@@ -12,11 +12,12 @@ import pytest
 from bakeoff.results.compare.aa_runs import floors_of
 from bakeoff.results.compare.comparison import compare_sides
 from bakeoff.results.compare.floor import FLOOR_FILE, store_floors, stored_floors
-from bakeoff.results.compare.gate import Outcome, judge
+from bakeoff.results.compare.gate import judge
 from bakeoff.results.compare.sides import Side, select
 from bakeoff.results.errors import NoEvidence, NotComparable, RunUnreadable
 from bakeoff.results.log.run_log import Source
 from bakeoff.results.log.store import RunFolder
+from bakeoff.results.statistics.comparison import Evidence
 from bakeoff.results.statistics.two_sample import Method
 from tests.harness.cli.test_cli import in_process as bakeoff
 from tests.results.amending import amend
@@ -85,8 +86,8 @@ def test_it_is_stored_beside_the_runs_and_a_gate_finds_it(tmp_path: Path, capsys
     slower = replace(FAST, ttft_s=FAST.ttft_s * 1.4, itl_s=FAST.itl_s * 1.4)
     branch = aa_run(tmp_path, 8, engines={"branch": slower})
     gate = ["gate", "--baseline", str(made[0]), "--candidate", str(branch)]
-    assert bakeoff(*gate) == 2, "one run of main may have had a good day"
-    capsys.readouterr()
+    assert bakeoff(*gate, "--start-noise", "15%") == 2, "one run of main may have had a good day"
+    assert "it stands unless the standard deviation between runs" in " ".join(capsys.readouterr().out.split())
     assert bakeoff("floor", *map(str, made)) == 0
     captured = capsys.readouterr()
     assert "c=8, 6 runs" in captured.out
@@ -106,11 +107,17 @@ def test_a_floor_holds_for_its_series_alone(tmp_path: Path, runs: list[Path]) ->
     cells = floors_of(sides(runs))
     store_floors(tmp_path, cells)
     a, b = (aa_run(tmp_path, number) for number in (1, 2))
-    assert judge(select(str(a)), select(str(b))).compared.primary.evidence is not None
+    assert _evidence(a, b).method is Method.NOISE_FLOOR
     moved = [msgspec.structs.replace(cell, series=msgspec.structs.replace(cell.series, level="c=4")) for cell in cells]
     (tmp_path / FLOOR_FILE).unlink()
     store_floors(tmp_path, moved)
-    assert judge(select(str(a)), select(str(b))).outcome is Outcome.CANNOT_TELL
+    assert _evidence(a, b).unseen is not None
+
+
+def _evidence(a: Path, b: Path) -> Evidence:
+    evidence = judge(select(str(a)), select(str(b))).compared.primary.evidence
+    assert evidence is not None
+    return evidence
 
 
 @pytest.mark.parametrize(("text", "message"), [("{", "is damaged"), ('{"version": 9}', "has version 9, not 1")])

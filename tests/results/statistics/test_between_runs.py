@@ -5,10 +5,12 @@ import math
 import numpy as np
 import pytest
 
+from bakeoff.results.compare.noise import caveat_text
 from bakeoff.results.compare.text import reason_text
 from bakeoff.results.metrics import CATALOGUE
 from bakeoff.results.statistics import Judgement, compare_sessions
 from bakeoff.results.statistics.between_runs import NoiseFloor, between_runs, upper_bound
+from bakeoff.results.statistics.comparison import Reason
 from bakeoff.results.statistics.two_sample import Method, Scale
 
 TTFT, ATTAINMENT = CATALOGUE["ttft_p50_s"], CATALOGUE["attainment"]
@@ -81,18 +83,18 @@ def test_the_floor_is_the_upper_bound_of_chi_square() -> None:
     assert upper_bound([-math.sqrt(2), 0.0, 0.0, 0.0, math.sqrt(2)]) == pytest.approx(3.669, rel=1e-3)
 
 
-def test_one_stored_run_cannot_be_told_from_another_day() -> None:
-    """Ten percent apart, with trials equal to a thousandth: the day may be the cause; two more runs would show it."""
+def test_one_stored_run_says_which_noise_would_undo_it() -> None:
+    """Ten percent apart, with trials equal to a thousandth: 2.62 % between runs, ln 1.1 / (2.576 √2), may be why."""
     a, b = [[1.0, 1.001, 0.999]], [[1.1, 1.101, 1.099]]
     comparison = compare_sessions(TTFT, "c=8", a, b)
-    assert (comparison.judgement, comparison.evidence) == (Judgement.UNCLEAR, None)
-    assert (
-        reason_text(comparison)
-        == "the noise between runs is unknown; gate with 2 more runs of the baseline, or use a floor"
-    )
-    assert comparison.ratio is not None
-    assert (comparison.ratio.centre, comparison.ratio.low) == (pytest.approx(1.1, rel=1e-3), None)
-    assert "1 more run of the baseline" in reason_text(compare_sessions(TTFT, "c=8", a * 2, b))
+    assert comparison.judgement is Judgement.WORSE
+    assert comparison.evidence is not None
+    assert comparison.evidence.withstands == pytest.approx(math.log(1.1) / (2.5758 * math.sqrt(2)), rel=0.01)
+    assert caveat_text(comparison) == "it stands unless the standard deviation between runs of one server exceeds 2.6 %"
+    assert compare_sessions(TTFT, "c=8", a, b, unseen_sd=0.02).judgement is Judgement.WORSE
+    doubted = compare_sessions(TTFT, "c=8", a, b, unseen_sd=0.03)
+    assert (doubted.judgement, doubted.reason) == (Judgement.UNCLEAR, Reason.UNSEEN_NOISE)
+    assert "(taken to be 3.0 %; three runs of the baseline show it, or bakeoff floor)" in caveat_text(doubted)
     floored = compare_sessions(TTFT, "c=8", a, b, floor=NoiseFloor(0.01, 3))
     assert floored.judgement is Judgement.WORSE
     assert reason_text(floored) == (

@@ -233,7 +233,7 @@ def test_failures_keep_their_kind_and_their_last_line(tmp_path: Path, error: str
     assert run.finished[0].record.verdict is Verdict.INVALID, "one of eight is too many"
 
 
-def test_two_imports_are_compared_though_nobody_knows_how_runs_differ(tmp_path: Path) -> None:
+def test_two_imports_are_compared_and_the_noise_that_would_undo_it_is_named(tmp_path: Path) -> None:
     sides = []
     for name, ttft in (("a", 0.1), ("b", 0.2)):
         (tmp_path / name).mkdir()
@@ -242,7 +242,9 @@ def test_two_imports_are_compared_though_nobody_knows_how_runs_differ(tmp_path: 
     comparison = {comparison.metric: comparison for comparison in compare_sides(*sides).comparisons}["ttft_p50_s"]
     assert comparison.ratio is not None
     assert comparison.ratio.centre == pytest.approx(2, rel=0.02)
-    assert comparison.judgement.value == "unclear"
+    assert comparison.judgement.value == "worse"
+    assert comparison.evidence is not None
+    assert comparison.evidence.withstands == pytest.approx(math.log(2) / (2.576 * math.sqrt(2)), rel=0.02)
 
 
 def test_other_prompts_are_other_traffic(tmp_path: Path) -> None:

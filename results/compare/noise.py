@@ -1,0 +1,62 @@
+"""Which noise a verdict has seen, and what would undo it, in words."""
+
+from bakeoff.results.compare.text import change_text
+from bakeoff.results.metrics import COMPARED
+from bakeoff.results.statistics.comparison import Comparison, Evidence, scale_of
+from bakeoff.results.statistics.two_sample import Method
+from bakeoff.results.statistics.unseen import NoiseSource, Unseen
+from bakeoff.results.text.format import duration_text, percent_text
+
+_SEEN = {
+    Method.BETWEEN_RUNS: "stored runs, with the differences between runs",
+    Method.NOISE_FLOOR: "stored runs, with the noise between runs that this machine's floor bounds",
+    Method.PIECES: "one text, piece by piece",
+}
+_SHOWN_BY = {
+    NoiseSource.STARTS: "bakeoff floor measures it",
+    NoiseSource.RUNS: "three runs of the baseline show it, or bakeoff floor",
+}
+_ONE = {NoiseSource.STARTS: "one start of each server", NoiseSource.RUNS: "so few runs"}
+_BETWEEN = {NoiseSource.STARTS: "starts", NoiseSource.RUNS: "runs"}
+
+
+def seen_text(evidence: Evidence, apart_s: float | None) -> str:
+    """``measured in turns, each trial with a start of its own``.
+
+    Args:
+        evidence: of a comparison.
+        apart_s: time between the first and the last run; None if the sides are of one run.
+    """
+    if evidence.unseen is None:
+        return _SEEN.get(evidence.method, "measured in turns, each trial with a start of its own")
+    if evidence.unseen.source is NoiseSource.STARTS:
+        return "measured in turns on servers that stayed up"
+    return "stored runs" if apart_s is None else f"stored runs made within {duration_text(apart_s)}"
+
+
+def caveat_text(comparison: Comparison) -> str:
+    """``it stands unless the standard deviation between starts of one server exceeds 15 %``; empty if all is seen."""
+    evidence = comparison.evidence
+    if evidence is None or evidence.unseen is None:
+        return ""
+    unseen, limit = evidence.unseen, evidence.withstands
+    between = f"the standard deviation between {_BETWEEN[unseen.source]} of one server"
+    if limit is None:
+        return f"{_ONE[unseen.source]} may differ by more: {between} is not known{_assumed(unseen)}"
+    return f"it stands unless {between} exceeds {limit_text(comparison)}{_assumed(unseen)}"
+
+
+def limit_text(comparison: Comparison) -> str:
+    """Standard deviation of unseen noise up to which a comparison holds: ``15 %``."""
+    evidence = comparison.evidence
+    assert evidence is not None
+    assert evidence.withstands is not None
+    return change_text(evidence.withstands, scale_of(COMPARED[comparison.metric]))
+
+
+def _assumed(unseen: Unseen) -> str:
+    if unseen.sd is None:
+        return ""
+    if unseen.is_measured:
+        return f" (at most {percent_text(unseen.sd, 1)} by the floor of this machine)"
+    return f" (taken to be {percent_text(unseen.sd, 1)}; {_SHOWN_BY[unseen.source]})"
