@@ -721,6 +721,8 @@ class TrialRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """Whether the engine recorded its steps meanwhile, which costs time, so that no metric counts this trial."""
     replaces: str | None = None
     """The trial that it repeats, since the client or the machine spoilt that one."""
+    attempt: int = 0
+    """Number of attempts that were spoilt before it."""
     step_log_missing: str | None = None
     """Why a profiled trial has no record of the engine's steps; None if it has one."""
     kernels_missing: str | None = None
@@ -790,4 +792,6 @@ class TrialPlan(msgspec.Struct, frozen=True, omit_defaults=True):
     profiled: bool = False
     """As in :class:`TrialRecord`."""
     replaces: str | None = None
+    """As in :class:`TrialRecord`."""
+    attempt: int = 0
     """As in :class:`TrialRecord`."""

@@ -218,7 +218,7 @@ class RealLab:
             earlier = self._matching(entry, run) or list(runs_named(self._runs, experiment.name))[::-1]
             fullest = max(earlier, key=lambda candidate: len(candidate.read_log().finished), default=None)
             folder = create_run(experiment, self._runs, fullest)
-            if run_into(folder, experiment, fullest, retry_invalid=True):
+            if run_into(folder, experiment, fullest):
                 raise KeyboardInterrupt
             self._measured[entry.folder, run] = folder
         return load(folder.path)

@@ -29,7 +29,7 @@ from bakeoff.harness.cli.options import (
 if TYPE_CHECKING:
     from bakeoff.results.compare.config import ComparisonConfig
     from bakeoff.results.compare.floor import FloorCell
-    from bakeoff.results.compare.gate import GateVerdict
+    from bakeoff.results.compare.gate import GateVerdict, NoVerdict
 
 
 def gate(
@@ -46,7 +46,7 @@ def gate(
     band: Bands | None = None,
     only_common: bool = False,
     out: Out = DEFAULT_OUT,
-) -> "GateVerdict":
+) -> "GateVerdict | NoVerdict":
     """Check a candidate for regressions: exit 0 none, 1 regression, 2 cannot tell, 3 no evidence.
 
     Compares stored runs, or with --metric perplexity two files of bakeoff models eval --json. Given an experiment, it
@@ -91,8 +91,8 @@ def gate(
     """
     from bakeoff.results.compare.config import agreed
     from bakeoff.results.compare.evaluation import perplexity_config
-    from bakeoff.results.compare.gate import judge_evaluations
-    from bakeoff.results.errors import NotComparable
+    from bakeoff.results.compare.gate import NoVerdict, judge_evaluations
+    from bakeoff.results.errors import NoEvidence, NotComparable
     from bakeoff.results.metrics.catalogue import PERPLEXITY
 
     baselines, metrics = texts(baseline), texts(metric)
@@ -102,9 +102,12 @@ def gate(
     if experiment is None and (repeats is not None or Path(out) != DEFAULT_OUT):
         raise NotComparable("stored runs are compared as they are; leave out --repeats and --out")
     config = agreed(metrics, primary, alpha, band, detect=detect, only_common=only_common, unseen_sd=start_noise)
-    if experiment is None:
-        return _stored(baselines, candidate, config)
-    return _measured(experiment, _only_label(baselines), candidate, config, repeats=repeats, out=Path(out))
+    try:
+        if experiment is None:
+            return _stored(baselines, candidate, config)
+        return _measured(experiment, _only_label(baselines), candidate, config, repeats=repeats, out=Path(out))
+    except NoEvidence as error:
+        return NoVerdict(str(error))
 
 
 def floor(*runs: str) -> "list[FloorCell]":
@@ -207,7 +210,7 @@ def _measured(
 
 
 def _show(
-    verdict: "GateVerdict",
+    verdict: "GateVerdict | NoVerdict",
     *,
     markdown: Annotated[Path | None, cyclopts.Parameter()] = None,
     junit: Annotated[Path | None, cyclopts.Parameter()] = None,
@@ -252,15 +255,16 @@ def _write(path: Path, content: bytes, option: str) -> None:
         raise NotWritable(str(error), f"choose another path with {option}") from error
 
 
-def _exit_code(verdict: "GateVerdict") -> int:
+def _exit_code(verdict: "GateVerdict | NoVerdict") -> int:
     from bakeoff.results.compare.gate import Outcome
 
     codes = {
         Outcome.NO_REGRESSION: EXIT_OK,
         Outcome.REGRESSION: EXIT_REGRESSION,
         Outcome.CANNOT_TELL: EXIT_CANNOT_TELL,
+        Outcome.NO_EVIDENCE: EXIT_INVALID,
     }
     return codes[verdict.outcome]
 
 
-GATE = command(gate, _show, _exit_code, no_evidence=EXIT_INVALID)
+GATE = command(gate, _show, _exit_code)

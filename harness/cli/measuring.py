@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 _ENGINE_PACKAGES = ("torch", "llguidance", "safetensors", "gguf")
 DEFAULT_CONCURRENCY = (1, 8)
 """Default load levels of bench: a single user, and a moderate load."""
+DEFAULT_REPEATS = 3
+"""Default repeats of a comparison: the fewest with an interval."""
 
 
 def demo(*, out: Out = DEFAULT_OUT) -> "Run":
@@ -142,6 +144,7 @@ def _differences(a: str, b: str) -> "list[Difference]":
 def bench(
     url: Texts,
     *,
+    against: str | None = None,
     balance: str | None = None,
     replica_header: str | None = None,
     engine: str | None = None,
@@ -157,7 +160,7 @@ def bench(
     history: Literal["recorded", "live", "live-ids"] = "recorded",
     duration: float | None = None,
     ramp: float = 5.0,
-    repeats: int = 1,
+    repeats: int | None = None,
     seed: int = 1,
     temperature: float | None = None,
     top_p: float | None = None,
@@ -183,6 +186,8 @@ def bench(
     ----------
     url
         Base URL of the server. Give several for replicas of one engine, among which the client divides its requests.
+    against
+        Base URL of another server to compare it with: their trials alternate, and the report says which is better.
     balance
         How requests are divided among several --url: round-robin, least-in-flight, by-session or prefix-aware.
         Default: round-robin.
@@ -217,7 +222,7 @@ def bench(
     ramp
         Minimum seconds of load before the measured window.
     repeats
-        Trials per level; a confidence interval needs at least 3.
+        Trials per level; a confidence interval needs at least 3. Default: 1, with --against 3.
     seed
         Random seed of the traffic.
     temperature
@@ -273,6 +278,8 @@ def bench(
     urls = texts(url)
     if not urls:
         raise BadExperiment("bench needs the address of a server; give --url")
+    if against is not None and len(urls) > 1:
+        raise BadExperiment("--against compares two servers; give one --url, or leave it out to divide requests")
     if balance is not None and len(urls) == 1:
         raise BadExperiment("--balance divides requests among several addresses; give --url for each of them")
     if balance is not None and balance not in set(Balance):
@@ -288,8 +295,8 @@ def bench(
     data = {
         "name": name,
         "seed": seed,
-        "repeats": repeats,
-        "engines": [server],
+        "repeats": repeats or (1 if against is None else DEFAULT_REPEATS),
+        "engines": [server] if against is None else [server, server | {"url": against}],
         "request": request,
         "workload": {
             "name": selected.name,
@@ -303,14 +310,20 @@ def bench(
         "client": {"calibrate": calibrate, "ray": ray, "workers": workers},
         "quality": {"samples": 0},  # nothing here names the model's weights
     }
-    experiment, listed = identified(data, url=urls[0], engine=engine, model=model, tokenizer=tokenizer)
+    asked = urls[:1] if against is None else [urls[0], against]
+    experiment, listed = identified(data, urls=asked, engine=engine, model=model, tokenizer=tokenizer)
     if listed and experiment.model.name not in listed:
         # Not an error, because gateways know names that they do not list.
         print_notice(f"the server does not list a model '{model}'; it lists {', '.join(listed[:5])}")
-    if None in {engine, model, tokenizer}:
-        adapter, served = experiment.engines[0].adapter, experiment.model
-        print_line(f"{', '.join(map(base_url, urls))}: {adapter}, model {served.name}, tokenizer {served.tokenizer}")
-    return _measured(profiling(experiment) if profile else experiment, out)
+    experiment = profiling(experiment) if profile else experiment
+    if None in {engine, model, tokenizer} or against is not None or len(urls) > 1:
+        served = experiment.model
+        names = ", ".join(f"{each.name} at {base_url(at)}" for each, at in zip(experiment.engines, asked, strict=True))
+        if len(urls) > 1:
+            one = experiment.engines[0].name
+            names = f"{', '.join(map(base_url, urls))}: replicas of one {one} (--against compares two servers)"
+        print_line(f"{names}; model {served.name}, tokenizer {served.tokenizer}")
+    return _measured(experiment, out)
 
 
 def _measured(experiment: "Experiment", out: File, earlier: "RunFolder | None" = None) -> "Run":

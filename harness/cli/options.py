@@ -42,6 +42,8 @@ Json = Annotated[bool, cyclopts.Parameter(name="--json", negative="")]
 """Machine-readable output on stdout."""
 EveryMetric = Annotated[bool, cyclopts.Parameter(name="--all", negative="")]
 """Print every line of a comparison, however many."""
+Candidates = Annotated[Texts | None, cyclopts.Parameter(name="--with", negative="", consume_multiple=True)]
+"""Runs of a candidate."""
 Metrics = Annotated[Texts | None, cyclopts.Parameter(name="--metric", negative="")]
 """Metric names, as in the catalogue."""
 WorkloadOptions = Annotated[list[str] | None, cyclopts.Parameter(name="--option", negative="")]

@@ -12,6 +12,7 @@ from bakeoff.harness.cli.options import (
     EXIT_OK,
     EXIT_REGRESSION,
     Bands,
+    Candidates,
     EveryMetric,
     File,
     Json,
@@ -56,27 +57,27 @@ def report(run: str, *, json: Json = False) -> int:
 
 
 def compare(
-    a: str,
-    b: str,
-    *,
+    *runs: str,
+    candidates: Candidates = None,
     metric: Metrics = None,
     primary: str | None = None,
     alpha: float = 0.05,
     band: Bands | None = None,
 ) -> "EngineComparison":
-    """Compare B with A, level by level.
+    """Compare B with A, level by level: bakeoff compare A B, or of several runs A1 A2 A3 --with B1 B2.
 
-    The unit of observation is a run: each metric has one value per run, and each ratio B/A an interval. The guardrails
+    Each ratio B/A has an interval: over the trials of one run, of several runs over the runs. One line says which noise
+    it has seen, and what would undo the primary result. The guardrails
     (medians, rates, failures, objectives, and metrics that --metric names) are corrected for multiple comparisons
     (Holm); other metrics are judged by themselves.
 
     Parameters
     ----------
-    a
-        Baseline: RUN, or RUN@ENGINE for one of its engines. RUN may be a file of export --as pytest-benchmark, or a
-        benchmark report of llm-d or a folder of them.
-    b
-        Candidate: RUN or RUN@ENGINE.
+    runs
+        Baseline and candidate: RUN, or RUN@ENGINE for one of its engines. RUN may be a file of export --as
+        pytest-benchmark, or a benchmark report of llm-d or a folder of them. With --with all of them are the baseline.
+    candidates
+        Runs of the candidate. Three runs a side show the noise between runs.
     metric
         Metric to compare; repeat the option for several. Default: the table's headline metrics.
     primary
@@ -90,9 +91,14 @@ def compare(
     """
     from bakeoff.results.compare.comparison import compare_sides
     from bakeoff.results.compare.config import agreed
-    from bakeoff.results.compare.sides import select
+    from bakeoff.results.compare.sides import select, together
+    from bakeoff.results.errors import NotComparable
 
-    return compare_sides(select(a), select(b), agreed(texts(metric), primary, alpha, band))
+    if not (len(runs) == 2 if candidates is None else runs and candidates):
+        raise NotComparable("compare takes two runs, A and B, or several: A1 A2 A3 --with B1 B2")
+    a, b = (runs[:1], runs[1:]) if candidates is None else (runs, texts(candidates))
+    of_a, of_b = (together([select(text) for text in side]) for side in (a, b))
+    return compare_sides(of_a, of_b, agreed(texts(metric), primary, alpha, band))
 
 
 def _show_comparison(compared: "EngineComparison", *, every_metric: EveryMetric = False, json: Json = False) -> None:

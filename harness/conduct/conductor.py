@@ -280,6 +280,7 @@ class Conductor:
         self._run.reuse(plan.id, source.trial_of(record))
         reused = structs.replace(
             record, id=plan.id, engine=plan.engine, order=self._order(plan), replaces=plan.replaces,
+            attempt=plan.attempt,
             reused_from=record.reused_from or source.path.name,
         )  # fmt: skip
         self._append(TrialFinished(record=reused))
@@ -287,8 +288,7 @@ class Conductor:
         return True
 
     def _traffic(self, plan: TrialPlan) -> Traffic:
-        planner, again = self._preparation.planner, plan.replaces is not None
-        return planner.traffic(plan.load, plan.repeat, plan.engine, again=again)
+        return self._preparation.planner.traffic(plan.load, plan.repeat, plan.engine, plan.attempt)
 
     def fingerprint(self, plan: TrialPlan) -> str:
         """The trial's fingerprint; see :mod:`bakeoff.harness.experiment.fingerprint`."""

@@ -7,7 +7,8 @@ then :func:`~bakeoff.harness.conduct.recovery.recover` decodes the requests of t
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from bakeoff.harness.conduct.addresses import urls_of
 from bakeoff.harness.conduct.conductor import Conductor
 from bakeoff.harness.conduct.policies import Policy
 from bakeoff.harness.conduct.policies.capacity_search import CapacitySearch
-from bakeoff.harness.conduct.policies.fixed_plan import FixedPlan
+from bakeoff.harness.conduct.policies.fixed_plan import FixedPlan, is_spoilt
 from bakeoff.harness.conduct.policies.gate import Gate, InterimAnalyses
 from bakeoff.harness.conduct.preparation import Preparation, prepared
 from bakeoff.harness.conduct.progress import Observer, progress, trial_line
@@ -39,7 +40,7 @@ from bakeoff.results.log.run_log import RunEnded, RunLogWriter, RunStarted
 from bakeoff.results.log.search import SearchConfig
 from bakeoff.results.log.store import QUICK_BYTES, RunFolder
 from bakeoff.results.machine.ceilings import Ceilings, stored_ceilings
-from bakeoff.results.records import SCHEMA_VERSION, RunStatus, TrialRecord, Verdict
+from bakeoff.results.records import SCHEMA_VERSION, RunStatus, TrialPlan, TrialRecord, Verdict
 from bakeoff.workloads import APPROXIMATE
 
 MakePolicy = Callable[[Preparation, RunFolder], Policy]
@@ -111,18 +112,11 @@ def run_into(
     experiment: Experiment,
     earlier: RunFolder | None = None,
     make_policy: MakePolicy = fixed_plan,
-    *,
-    retry_invalid: bool = False,
 ) -> bool:
-    """Run an experiment into ``folder`` with its progress on stderr; returns whether it was interrupted.
-
-    With ``retry_invalid``, INVALID trials of ``earlier`` are measured again instead of reused.
-    """
+    """Run an experiment into ``folder`` with its progress on stderr; returns whether it was interrupted."""
     with progress(Console(stderr=True), experiment, folder.read_log()) as observer:
         try:
-            current_world().run(
-                run_experiment(experiment, folder, observer, earlier, make_policy, retry_invalid=retry_invalid)
-            )
+            current_world().run(run_experiment(experiment, folder, observer, earlier, make_policy))
         except (KeyboardInterrupt, asyncio.CancelledError):
             return True
     return False
@@ -159,12 +153,8 @@ async def run_experiment(
     observer: Observer,
     earlier: RunFolder | None = None,
     make_policy: MakePolicy = fixed_plan,
-    *,
-    retry_invalid: bool = False,
 ) -> None:
     """Run the trials that a policy chooses into ``run``, reusing the finished ones of ``earlier``.
-
-    With ``retry_invalid``, its INVALID trials are measured again.
 
     Afterwards the run's status is ``complete``, or ``failed`` if an engine did not start or died.
 
@@ -202,7 +192,7 @@ async def run_experiment(
                         observer=observer,
                     ),
                     warm_up=WarmUp(fleet, preparation.planner, limits, client.transport, world.now_ns),
-                    reusable=_finished_in(earlier, only_valid=retry_invalid),
+                    reusable=_reusable(earlier, experiment, is_search=writer.log.search is not None),
                 )
                 done = await conductor.carry_out(make_policy(preparation, run))
         except asyncio.CancelledError:
@@ -217,25 +207,66 @@ async def run_experiment(
         _end(writer, world, RunStatus.FAILED if done.failure else RunStatus.COMPLETE, done.failure, *done.notes)
 
 
-def _finished_in(earlier: RunFolder | None, *, only_valid: bool) -> dict[str, list[tuple[RunFolder, TrialRecord]]]:
-    """The finished trials of an earlier run, and of those that it resumed, by fingerprint.
+def _reusable(
+    earlier: RunFolder | None, experiment: Experiment, *, is_search: bool
+) -> dict[str, list[tuple[RunFolder, TrialRecord]]]:
+    """The trials of an earlier run, and of those that it resumed, that need not be measured again, by fingerprint.
 
-    Engines with equal settings share fingerprints. A trial that several of the runs have comes from the newest.
+    Engines with equal settings share fingerprints. A trial that several of the runs have comes from the newest. A
+    comparison pairs trials of one session, so one whose partners are missing there is measured again with them. INVALID
+    trials are evidence in a search alone, unless the client or the machine spoilt them.
     """
     finished: dict[str, list[tuple[RunFolder, TrialRecord]]] = {}
     seen: set[Path] = set()
     known: set[tuple[str, str]] = set()
+    planned = Counter(_place(plan) for plan in experiment.plan())
     while earlier is not None and earlier.path not in seen:
         seen.add(earlier.path)
         log = earlier.read_log()
         newer = set(known)
-        for record in log.finished.values():
-            is_usable = record.fingerprint and (record.verdict is Verdict.VALID or not only_valid)
-            if is_usable and (record.fingerprint, record.engine) not in newer:
+        records = [record for record in log.finished.values() if record.fingerprint]
+        if is_search:
+            usable = [record for record in records if record.verdict is Verdict.VALID or not is_spoilt(record)]
+        else:
+            usable = _in_whole_pairs(records, planned)
+        for record in usable:
+            if (record.fingerprint, record.engine) not in newer:
                 known.add((record.fingerprint, record.engine))
                 finished.setdefault(record.fingerprint, []).append((earlier, record))
         earlier = _resumed_by(earlier, log.started.resumed_from if log.started else None)
     return finished
+
+
+_Place = tuple[int, str, bool]
+"""Repeat, load level, and whether the trial is profiled: engines that share it are compared there."""
+
+
+def _place(trial: TrialPlan | TrialRecord) -> _Place:
+    return trial.repeat, trial.load.label, trial.profiled
+
+
+def _in_whole_pairs(records: Sequence[TrialRecord], planned: Mapping[_Place, int]) -> list[TrialRecord]:
+    """VALID trials beside those of all other engines in their session, and the spoilt attempts that came before them.
+
+    Args:
+        records: finished trials of a run.
+        planned: engines at each place.
+    """
+    engines: dict[tuple[str | None, _Place], set[str]] = {}
+    for record in records:
+        if record.verdict is Verdict.VALID:
+            engines.setdefault((record.reused_from, _place(record)), set()).add(record.engine)
+    whole = {at for at, own in engines.items() if len(own) >= planned[at[1]]}
+    by_id = {record.id: record for record in records}
+    chosen: dict[str, TrialRecord] = {}
+    for record in records:
+        at: TrialRecord | None = record
+        if record.verdict is not Verdict.VALID or (record.reused_from, _place(record)) not in whole:
+            continue
+        while at is not None and at.id not in chosen:
+            chosen[at.id] = at
+            at = by_id.get(at.replaces) if at.replaces else None
+    return list(chosen.values())
 
 
 def _resumed_by(run: RunFolder, earlier: str | None) -> RunFolder | None:

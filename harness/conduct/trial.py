@@ -157,6 +157,7 @@ class TrialRunner:
             startup=under_test.startup,
             profiled=plan.profiled,
             replaces=plan.replaces,
+            attempt=plan.attempt,
             step_log_missing=log.missing if log else None,
             fingerprint=fingerprint,
             clients=result.clients if result else [],

@@ -1,6 +1,8 @@
 """What a running server tells of itself, for ``bakeoff bench``."""
 
 import asyncio
+import re
+import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,41 +22,71 @@ from bakeoff.workloads import APPROXIMATE
 
 
 def identified(
-    data: dict[str, Any], *, url: str, engine: str | None, model: str | None, tokenizer: str | None
+    data: dict[str, Any], *, urls: Sequence[str], engine: str | None, model: str | None, tokenizer: str | None
 ) -> tuple[Experiment, tuple[str, ...]]:
-    """Build an experiment for a running server, which is asked for everything that is None.
+    """Build an experiment for running servers, which are asked for everything that is None.
 
     If the model's tokenizer is not on this machine, prompt lengths are approximate.
 
     Args:
-        data: the experiment but for its model and the adapter of its engine.
-        url: address of the server; the first, if the engine has several.
-        engine: adapter that speaks the server's API.
+        data: the experiment but for its model and the adapters of its engines.
+        urls: address of each engine's server; of one with several addresses the first.
+        engine: adapter that speaks the servers' API.
         model: name of the model to send in requests.
         tokenizer: folder with the model's tokenizer.json, or ``approximate``.
 
     Returns:
-        the experiment, and the models that the server lists, if it was asked.
+        the experiment, and the models that the first server lists, if it was asked.
 
     Raises:
         BadExperiment, EngineError, WorkloadError: as of :func:`~bakeoff.harness.experiment.reading.experiment_from`;
             or the server does not identify itself.
     """
-    (server,) = data["engines"]
-    given = data | {
-        "model": {"name": model, "tokenizer": str(tokenizer or APPROXIMATE)},
-        "engines": [server | {"adapter": engine or "openai"}],
-    }
-    experiment = experiment_from(given, "bench")  # refuses mistakes before the server is asked
+    servers: list[dict[str, Any]] = data["engines"]
+
+    def experiment_of(engines: list[dict[str, Any]], name: str | None, folder: str) -> Experiment:
+        labels = _labels([each["adapter"] for each in engines], urls)
+        labelled = [each | ({"label": label} if label else {}) for each, label in zip(engines, labels, strict=True)]
+        return experiment_from(data | {"model": {"name": name, "tokenizer": folder}, "engines": labelled}, "bench")
+
+    # refuses mistakes before a server is asked
+    given = [server | {"adapter": engine or "openai"} for server in servers]
+    experiment = experiment_of(given, model, str(tokenizer or APPROXIMATE))
     if engine is not None and model is not None and tokenizer is not None:
         return experiment, ()
-    deployment = Deployment(url=url, api_key_env=server.get("api_key_env"), headers=server["headers"])
-    identity = asyncio.run(_identity(deployment, engine, model, experiment.client.ray))
-    model = model or only_model(identity, base_url(url))  # base_url: errors must not quote the URL's password
-    tokenizer = str(tokenizer or tokenizer_folder(model, identity.checkpoint) or APPROXIMATE)
-    found = {"adapter": identity.adapter, "options": identity.options}
-    asked = data | {"model": {"name": model, "tokenizer": tokenizer}, "engines": [server | found]}
-    return experiment_from(asked, "bench"), identity.models
+    identities = [
+        asyncio.run(
+            _identity(
+                Deployment(url=url, api_key_env=server.get("api_key_env"), headers=server["headers"]),
+                engine, model, experiment.client.ray,
+            )
+        )
+        for server, url in zip(servers, urls, strict=True)
+    ]  # fmt: skip
+    # base_url: errors must not quote the URL's password
+    models = [model or only_model(each, base_url(url)) for each, url in zip(identities, urls, strict=True)]
+    first = identities[0]
+    folder = str(tokenizer or tokenizer_folder(models[0], first.checkpoint) or APPROXIMATE)
+    found = [
+        server
+        | {"adapter": identity.adapter, "options": identity.options}
+        | ({} if name == models[0] else {"request": {"body": {"model": name}}})
+        for server, identity, name in zip(servers, identities, models, strict=True)
+    ]
+    return experiment_of(found, models[0], folder), first.models
+
+
+def _labels(adapters: Sequence[str], urls: Sequence[str]) -> list[str | None]:
+    """Names of engines in tables: where the adapter's is that of several, also the port, the host or a letter."""
+    if len(set(adapters)) == len(adapters):
+        return [None] * len(adapters)
+    parts = [urllib.parse.urlsplit(base_url(url)) for url in urls]
+    ports, hosts = [str(each.port or each.scheme) for each in parts], [each.hostname or "" for each in parts]
+    letters = [chr(ord("a") + place) for place in range(len(urls))]
+    places = next(names for names in (ports, hosts, letters) if len(set(names)) == len(names))
+    return [
+        f"{adapter}-{re.sub(r'[^A-Za-z0-9.-]', '-', place)}" for adapter, place in zip(adapters, places, strict=True)
+    ]
 
 
 def json_object(text: str | Mapping[str, Any] | None, option: str) -> dict[str, Any]:

@@ -119,7 +119,7 @@ class _AnswerSampler:
 
     def sample(self, record: TrialRecord, folder: TrialFolder) -> _Trial:
         """Sample answers of one trial until the configured number can be compared."""
-        traffic = self._planner.traffic(record.load, record.repeat, record.engine, again=record.replaces is not None)
+        traffic = self._planner.traffic(record.load, record.repeat, record.engine, record.attempt)
         if record.traffic is None or record.traffic.sha256 != traffic.sha256:
             return _Trial(folder, why="the trial was sent other prompts than this run plans")
         trial = _Trial(folder)

@@ -83,6 +83,7 @@ class Measured:
         primary: str | None = None,
         alpha: float = ALPHA,
         detect: float | str = DETECT,
+        start_noise: float | str | None = None,
         band: float | str | Sequence[str] | None = None,
         cannot_tell: Literal["fail", "pass"] = "fail",
     ) -> None:
@@ -97,6 +98,8 @@ class Measured:
             primary: the metric that decides. Default: chosen by :mod:`bakeoff.results.compare.primary`.
             alpha: false alarm rate of the primary metric, and of all others together.
             detect: change of the primary metric that a pass rules out: a fraction, or ``10%``.
+            start_noise: standard deviation between starts or stored runs of one server under which the verdict holds,
+                where the trials do not show it. Default: the machine's floor, else 2 %.
             band: largest change that counts as equal: a share, or bands such as ``ttft_p99=10%`` as for the gate.
             cannot_tell: whether an inconclusive verdict fails, or passes with a warning.
 
@@ -115,7 +118,7 @@ class Measured:
             warnings.warn(NoVerdict(f"{self.title}: no baseline, so not checked for regressions"), stacklevel=2)
             return
         with OneLine():
-            config = agreed(metrics, primary, alpha, band, detect=detect)
+            config = agreed(metrics, primary, alpha, band, detect=detect, unseen_sd=start_noise)
             candidate = side_of(self.results, engine) if engine else only_side(self.results)
             verdict = judge(baseline_of(candidate, texts, self.title), candidate, config)
         for cell, outcomes in self.outcomes.items():

@@ -178,20 +178,20 @@ class TrafficPlanner:
         self._beginnings = Beginnings(experiment, self._workload, tokenizer, folder, reach_s=reach_s)
         self._reach_s = reach_s
 
-    def traffic(self, load: Load, repeat: int, engine: str, *, again: bool = False) -> Traffic:
-        """The traffic of one trial; ``again`` for other words of the same lengths, which no cache knows.
+    def traffic(self, load: Load, repeat: int, engine: str, attempt: int = 0) -> Traffic:
+        """The traffic of one trial; each attempt has other words of the same lengths, which no cache knows.
 
         Raises:
             WorkloadError: the workload cannot be planned under this load.
         """
         if self._only is None and load.only is not None:
-            return self._of_class(load.only).traffic(load, repeat, engine, again=again)
+            return self._of_class(load.only).traffic(load, repeat, engine, attempt)
         if repeat != self._repeat:
             self._forget()
             self._repeat = repeat
         seed = self._seed(load, repeat, engine)
-        if again:
-            seed = Seed(seed.traffic, f"{seed.words}/again")
+        if attempt:
+            seed = Seed(seed.traffic, f"{seed.words}/again-{attempt}")
         if seed not in self._planned:
             self._planned[seed] = self._plan(load, seed)
         return self._planned[seed]

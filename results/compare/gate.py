@@ -12,6 +12,7 @@ though no test confirms it, leaves the gate undecided: few repeats may not allow
 from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -29,7 +30,7 @@ from bakeoff.results.records import RunStatus, Verdict
 from bakeoff.results.statistics import Comparison, Judgement
 from bakeoff.results.statistics.compare import MIN_TRIALS
 from bakeoff.results.statistics.comparison import Reason, scale_of
-from bakeoff.results.text.findings import sentence
+from bakeoff.results.text.findings import main_reason
 from bakeoff.results.text.format import STATE_TEXTS, effect_text
 
 MIN_RUNS = 2
@@ -41,6 +42,8 @@ class Outcome(StrEnum):
     NO_REGRESSION = "no regression"
     REGRESSION = "regression"
     CANNOT_TELL = "cannot tell"
+    NO_EVIDENCE = "no evidence"
+    """Too few trials are valid, and those that are not do not count against the candidate; or a level is missing."""
 
 
 class RegressionKind(StrEnum):
@@ -111,6 +114,17 @@ class GateVerdict(msgspec.Struct, frozen=True):
     compared: EngineComparison
 
 
+class NoVerdict(msgspec.Struct, frozen=True):
+    """A gate without evidence.
+
+    Attributes:
+        sentence: why there is none, and what to do.
+    """
+
+    sentence: str
+    outcome: Literal[Outcome.NO_EVIDENCE] = Outcome.NO_EVIDENCE
+
+
 def judge(a: Side, b: Side, config: ComparisonConfig | None = None) -> GateVerdict:
     """Decide whether B is worse than A.
 
@@ -166,7 +180,9 @@ def _too_few(a: Side, b: Side, compared: EngineComparison) -> str | None:
     for side, name in ((a, compared.a), (b, compared.b)):
         if len(side.at(level)) < MIN_RUNS:
             trials = f"{len(side.at(level))} valid trial" + "s" * (len(side.at(level)) != 1)
-            return f"{name} has {trials} at {level}, a gate needs {MIN_TRIALS}; repeat the run"
+            why = main_reason(trial.record for trial in side.trials if trial.record.load.label == level)
+            because = f" ({why})" if why else ""
+            return f"{name} has {trials} at {level}{because}, a gate needs {MIN_TRIALS}; repeat the run"
     return None
 
 
@@ -276,6 +292,6 @@ def _left_out(side: Side, name: str) -> list[str]:
     invalid = [trial for trial in side.trials if trial.record.verdict is Verdict.INVALID]
     if not invalid:
         return []
-    reason = next(sentence(finding) for trial in invalid for finding in trial.record.invalidating)
+    reason = main_reason(trial.record for trial in invalid)
     trials = f"1 trial of {name} is" if len(invalid) == 1 else f"{len(invalid)} trials of {name} are"
     return [f"{trials} INVALID and excluded from every metric: {reason}"]

@@ -20,7 +20,7 @@ from bakeoff.results.metrics import Absence
 from bakeoff.results.records import Load, TrialRecord, Verdict
 from bakeoff.results.run.cells import Trial
 from bakeoff.results.run.run import Run, load
-from bakeoff.results.text.findings import sentence
+from bakeoff.results.text.findings import main_reason
 from bakeoff.results.views.import_llmd import read_reports
 
 AnyTrial = Trial | StoredTrial
@@ -241,8 +241,7 @@ def _with_run(side: Side) -> str:
 
 
 def _why_not(run: AnyRun, finished: Sequence[AnyTrial]) -> str:
-    findings = (finding for trial in finished for finding in trial.record.invalidating)
-    why = next(map(sentence, findings), run.manifest.failure)
+    why = main_reason(trial.record for trial in finished) or run.manifest.failure
     return f": {why}" if why else "; none of them ended"
 
 

@@ -6,7 +6,7 @@ from enum import Enum, auto
 from bakeoff.results.findings import Finding, FindingCode
 from bakeoff.results.records import RunStatus, TrialPlan, TrialRecord, Verdict
 from bakeoff.results.run.run import Run
-from bakeoff.results.text.findings import sentence, sentences
+from bakeoff.results.text.findings import main_reason, sentence, sentences
 
 UNJUDGED = "of INVALID trials, so no evidence; no comparison uses them"
 """Why a figure stands in parentheses."""
@@ -37,14 +37,15 @@ def status_text(run: Run) -> str:
 
 
 def why_not_all(run: Run) -> str | None:
-    """Why a trial is INVALID, of the first that was not measured again with success; None if all are valid."""
+    """The most frequent reason for which trials are INVALID that were not measured again with success, or None."""
     if run.search is not None:  # its trials beyond the capacity are INVALID on purpose
         return None
     invalid = [trial.record for trial in run.counted if trial.record.verdict is Verdict.INVALID]
     if not invalid:
         return None
-    more = f" (and {len(invalid) - 1} more)" if len(invalid) > 1 else ""
-    return f"INVALID: {trial_text(invalid[0])}: {sentences(invalid[0].invalidating)}{more}"
+    if len(invalid) == 1:
+        return f"INVALID: {trial_text(invalid[0])}: {sentences(invalid[0].invalidating)}"
+    return f"INVALID: {len(invalid)} trials, most often: {main_reason(invalid)}"
 
 
 def trial_text(trial: TrialRecord | TrialPlan) -> str:

@@ -225,7 +225,10 @@ def _print_head(run: Run, console: Console) -> None:
     console.print(_line(f"{plain(manifest.name)}: ", "bold") + _line(status_text(run), _STYLES[standing(run)]))
     if reason := why_not_all(run):
         console.print(_line(reason, "yellow"))
-    console.print(_line(verdict(run).sentence, "bold"))
+    line = verdict(run)
+    console.print(_line(line.sentence, "bold"))
+    if line.remedy:
+        console.print(_line(line.remedy, ""), soft_wrap=True)  # to be copied
     if manifest.failure:
         console.print(_line(f"Failure: {manifest.failure}", "red"))
     runs = f"{len(run.counted)} of {run.planned} trials"

@@ -38,15 +38,25 @@ class VerdictLine(msgspec.Struct, frozen=True):
         sentence: the verdict in words.
         decided: whether it names a winner, or a bottleneck that nothing casts doubt on.
         is_figure: whether it is the headline figure of the only engine.
+        remedy: how to get a verdict where trials are missing; empty otherwise.
     """
 
     sentence: str
     decided: bool
     is_figure: bool = False
+    remedy: str = ""
 
 
 def verdict(run: Run) -> VerdictLine:
-    """Word the verdict for the top of a report."""
+    """Word the verdict for the top of a report, and how to get one that is missing."""
+    line = _verdict(run)
+    lacks = run.unfinished or any(trial.record.verdict is Verdict.INVALID for trial in run.counted)
+    if line.decided or line.is_figure or not lacks or run.search is not None or run.status is RunStatus.RUNNING:
+        return line
+    return msgspec.structs.replace(line, remedy=f"bakeoff run {run.path} --resume {run.path} measures what is missing.")
+
+
+def _verdict(run: Run) -> VerdictLine:
     engines_failed = run.status is RunStatus.FAILED and bool(run.manifest.engine_failures)
     if run.status is not RunStatus.COMPLETE and not engines_failed:
         progress = f"{len(run.finished)} of {len(run.manifest.trials)} trials ended"

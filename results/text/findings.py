@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from bakeoff.results.findings import Finding, FindingCode, Parameter, Severity
 from bakeoff.results.metrics import CATALOGUE, Unit
 from bakeoff.results.metrics.objectives import Violation
+from bakeoff.results.records import TrialRecord
 from bakeoff.results.text.codes import WORDS, XIDS
 from bakeoff.results.text.format import share_text, value_text
 
@@ -355,6 +356,15 @@ def _special_template(finding: Finding) -> str | None:
 def sentences(findings: Iterable[Finding]) -> str:
     """Several findings in one line."""
     return "; also: ".join(map(sentence, findings))
+
+
+def main_reason(records: Iterable[TrialRecord]) -> str | None:
+    """The most frequent reason for which trials are INVALID, in the words of the first; None if none is."""
+    found: dict[FindingCode, list[Finding]] = {}
+    for record in records:
+        for finding in record.invalidating:
+            found.setdefault(finding.code, []).append(finding)
+    return sentence(max(found.values(), key=len)[0]) if found else None
 
 
 def violation_sentence(violation: Violation) -> str:

@@ -2,7 +2,7 @@
 
 from xml.etree import ElementTree as ET  # written only, nothing is parsed
 
-from bakeoff.results.compare.gate import GateVerdict, Outcome, Regression, RegressionKind
+from bakeoff.results.compare.gate import GateVerdict, NoVerdict, Outcome, Regression, RegressionKind
 from bakeoff.results.compare.text import at_class, heading, why_text
 from bakeoff.results.metrics import COMPARED
 from bakeoff.results.report.compare_table import title
@@ -11,13 +11,27 @@ from bakeoff.results.statistics import Judgement
 from bakeoff.results.text.format import effect_text, plain
 
 
-def junit_xml(verdict: GateVerdict) -> bytes:
+def junit_xml(verdict: GateVerdict | NoVerdict) -> bytes:
     """Write one test suite. A metric that is worse is a failure; an undecided primary metric is an error.
 
     A regression or doubt other than a metric (trials, work, answers) is a test case of its own, named after its kind.
     """
-    compared = verdict.compared
     suite = ET.Element("testsuite", name="bakeoff gate")
+    if isinstance(verdict, GateVerdict):
+        _add_cases(suite, verdict)
+    else:
+        case = _case(suite, "gate", "evidence")
+        ET.SubElement(case, "error", message=plain(verdict.sentence), type=verdict.outcome.value)
+    suite.set("tests", str(len(suite)))
+    suite.set("failures", str(len(suite.findall("testcase/failure"))))
+    suite.set("errors", str(len(suite.findall("testcase/error"))))
+    suites = ET.Element("testsuites")
+    suites.append(suite)
+    return ET.tostring(suites, encoding="utf-8", xml_declaration=True)
+
+
+def _add_cases(suite: ET.Element, verdict: GateVerdict) -> None:
+    compared = verdict.compared
     for comparison in compared.comparisons:
         case = _case(suite, heading(comparison), title(comparison))
         text = f"{effect_text(comparison)} {plain(why_text(compared, comparison))}"
@@ -37,12 +51,6 @@ def junit_xml(verdict: GateVerdict) -> bytes:
     for doubt in verdict.doubts:
         case = _case_of(suite, doubt)
         ET.SubElement(case, "error", message=plain(regression_text(verdict, doubt)), type="cannot tell")
-    suite.set("tests", str(len(suite)))
-    suite.set("failures", str(len(suite.findall("testcase/failure"))))
-    suite.set("errors", str(len(suite.findall("testcase/error"))))
-    suites = ET.Element("testsuites")
-    suites.append(suite)
-    return ET.tostring(suites, encoding="utf-8", xml_declaration=True)
 
 
 def _case(suite: ET.Element, level: str, name: str) -> ET.Element:

@@ -16,8 +16,8 @@ from tests.workloads.small_tokenizers import checkpoint
 ONE, OTHER = "http://one:1/v1", "http://other:2"
 
 
-def bench(tmp_path: Path, *options: str) -> int:
-    with inside(VirtualWorld({"reference": VirtualEngine()})):
+def bench(tmp_path: Path, *options: str, **engines: VirtualEngine) -> int:
+    with inside(VirtualWorld(engines or {"reference": VirtualEngine()})):
         return in_process(
             "bench", "--engine", "reference", "--model", "truth", "--tokenizer", str(checkpoint(tmp_path / "tok")),
             "--workload", "random", "--concurrency", "4", "--ramp", "1", "--duration", "5", "--no-calibrate",
@@ -45,6 +45,21 @@ def test_several_addresses_are_replicas_that_show_everywhere(
     assert table.index("one:1") < table.index("other:2")
 
 
+def test_two_servers_are_measured_in_turns_and_the_headline_says_which_is_better_and_what_would_undo_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engines = {"reference-1": VirtualEngine(slowdown=1.1), "reference-2": VirtualEngine()}
+    assert bench(tmp_path, "--url", ONE, "--against", OTHER, **engines) == 0
+    captured = capsys.readouterr()
+    assert "reference-1 at http://one:1, reference-2 at http://other:2; model truth" in captured.err
+    run = results.load(next((tmp_path / "runs").iterdir()))
+    in_turns = [f"{trial.record.engine[-1]}{trial.record.repeat}" for trial in run.finished]
+    assert in_turns == ["11", "21", "22", "12", "13", "23"]
+    out = " ".join(captured.out.split())
+    assert "At c=4, reference-2 delivered 1.1" in out
+    assert "; it stands unless the standard deviation between starts of one server exceeds " in out
+
+
 def test_one_address_shows_no_table_of_addresses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench(tmp_path, "--url", ONE) == 0
     assert "one:1" not in capsys.readouterr().out
@@ -57,6 +72,7 @@ def test_one_address_shows_no_table_of_addresses(tmp_path: Path, capsys: pytest.
     ("options", "complaint"),
     [
         ((ONE, "--balance", "by-session"), "--balance divides requests among several addresses; give --url for each"),
+        ((ONE, OTHER, "--against", "http://third:3"), "--against compares two servers; give one --url"),
         ((ONE, OTHER, "--balance", "fair"), "--balance must be one of round-robin, least-in-flight, by-session,"),
         ((ONE, ONE), "urls (--url of bench) has an address twice; remove one"),
         ((ONE, OTHER, "--profile"), "an engine with several urls or replicas cannot be profiled; give one server"),

@@ -317,7 +317,7 @@ def test_bench_measures_a_running_server(tmp_path: Path):
     summary = json.loads(done.stdout)
     assert summary["status"] == "complete"
     assert [cell["load"] for cell in summary["cells"]] == ["c=2", "c=3"]
-    assert f"http://127.0.0.1:{port}: openai, model truth, tokenizer approximate" in done.stderr
+    assert f"openai at http://127.0.0.1:{port}; model truth, tokenizer approximate" in done.stderr
     assert any(note.startswith("prompts are approximate") for note in results.load(summary["run"]).manifest.notes)
     assert Path(summary["report"]).read_text(encoding="utf-8").startswith("<!doctype html>")
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 import msgspec
 import pytest
@@ -45,8 +46,16 @@ def test_cannot_tell_is_exit_2_and_no_evidence_exit_3(tmp_path: Path, capsys) ->
     assert gate(path, "--band", "0.0001") == 2
     assert "CANNOT TELL: output at c=8" in capsys.readouterr().out
     path = build_run(tmp_path / "invalid", replace(SAME, invalid=tuple(range(12))))
-    assert gate(path) == 3
-    assert "bakeoff: INVALID: " in capsys.readouterr().err
+    markdown, junit = tmp_path / "verdict.md", tmp_path / "verdict.xml"
+    assert gate(path, "--markdown", str(markdown), "--junit", str(junit), "--github") == 3
+    out = capsys.readouterr().out
+    assert "NO EVIDENCE: " in out
+    assert "::error title=bakeoff gate%3A no evidence::" in out
+    assert markdown.read_text(encoding="utf-8").startswith("### ❔ bakeoff gate: no evidence\n\n")
+    (case,) = ET.parse(junit).getroot().iter("testcase")
+    assert case[0].get("type") == "no evidence"
+    assert gate(path, "--json") == 3
+    assert json.loads(capsys.readouterr().out)["outcome"] == "no evidence"
 
 
 def test_mistakes_and_unwritable_files_are_one_line_and_exit_3(tmp_path: Path, capsys) -> None:
@@ -102,7 +111,7 @@ trial = {{ ramp_s = 0.5, duration_s = 2.0 }}
 def test_an_engine_that_is_not_there_is_no_evidence(tmp_path: Path, capsys) -> None:
     gone = VirtualEngine(faults={Fault.REFUSED: 1.0})
     assert measured(tmp_path, {"main": gone, "main-again": gone}, "--candidate", "main") == 3
-    assert "bakeoff: INVALID: " in capsys.readouterr().err
+    assert "NO EVIDENCE: " in capsys.readouterr().out
     assert measured(tmp_path, {}, "--candidate", "vllm") == 3
     assert "the experiment has no engine 'vllm'; choose from main, branch" in capsys.readouterr().err
 
@@ -194,7 +203,7 @@ def test_the_newest_runs_of_a_branch_are_a_baseline(tmp_path: Path, capsys) -> N
     assert "three runs of the baseline show it" in " ".join(capsys.readouterr().out.split())
     assert bakeoff(*alone) == 1
     assert bakeoff("gate", "--baseline", "branch:topic", "--candidate", str(tmp_path / "run-4")) == 3
-    assert "on branch 'topic' in" in capsys.readouterr().err, "a run is not its own baseline"
+    assert "on branch 'topic' in" in " ".join(capsys.readouterr().out.split()), "a run is not its own baseline"
 
 
 @pytest.mark.parametrize(
@@ -213,7 +222,7 @@ def test_a_level_that_the_candidate_lacks_is_no_evidence_and_named(tmp_path: Pat
     part = build_run(tmp_path / "part", replace(SAME, loads=LOADS[1:2], run_id="20261120-101500-part-3f9a"))
     sides = ("--baseline", f"{whole}@main", "--candidate", f"{part}@branch")
     assert bakeoff("gate", *sides) == 3
-    assert "was not measured at c=8; measure it, or judge the rest by --only-common" in capsys.readouterr().err
+    assert "was not measured at c=8; measure it, or judge the rest by --only-common" in capsys.readouterr().out
     assert bakeoff("gate", *sides, "--only-common", "--start-noise", "20%") == 2
     assert "was not measured at c=8" in capsys.readouterr().out
     sides = ("--baseline", f"{part}@main", "--candidate", f"{whole}@branch")

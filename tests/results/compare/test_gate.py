@@ -137,7 +137,7 @@ def test_trials_that_do_not_count_are_told_and_too_few_are_no_evidence(tmp_path:
     verdict = gated(tmp_path / "1", invalid=(1, 2))
     (note,) = verdict.notes
     assert note.startswith("2 trials of branch are INVALID and excluded from every metric: gpu0 lowered its clocks")
-    with pytest.raises(NoEvidence, match="branch has 1 valid trial at c=8, a gate needs 3"):
+    with pytest.raises(NoEvidence, match=r"branch has 1 valid trial at c=8 \(gpu0 .*\), a gate needs 3"):
         gated(tmp_path / "2", repeats=2, invalid=(1,))
 
 
