@@ -15,6 +15,7 @@ from bakeoff.results.run.grid import GridEffects, GridReport, Ranked
 from bakeoff.results.statistics.factorial import Effect
 from bakeoff.results.statistics.interval import Interval
 from bakeoff.results.text.format import ABSENT, interval_text, percent_text, plain
+from bakeoff.results.text.format import value_text as figure_text
 
 MAX_RANKED = 10
 EFFECTS_CAPTION = (
@@ -23,8 +24,8 @@ EFFECTS_CAPTION = (
     "combinations, noise included"
 )
 RANKED_CAPTION = (
-    "each setting at its best load; =: cannot be told apart from the best; the best of many is a little too good: "
-    "measure it again"
+    "each setting at its best load; =: cannot be told apart from the best, at 95 % for all settings together; expect: "
+    "the best without the luck for which it was chosen of many"
 )
 
 
@@ -111,6 +112,8 @@ def effect_text(effect: Effect, metric: str) -> str:
 
 def behind_text(ranked: Ranked, metric: str) -> str:
     """How far a setting lies behind the best: ``= 0.99 [0.97, 1.01]``."""
+    if ranked.expected is not None:
+        return f"expect {figure_text(CATALOGUE[metric].unit, ranked.expected)}"
     if ranked.behind is None:
         return ABSENT
     interval: Interval = ranked.behind

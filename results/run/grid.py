@@ -1,7 +1,7 @@
 """Engines over a grid of settings: which setting is best, and what each setting does.
 
-Settings are compared within one engine. The best is the highest centre of many, so its own figure is a little too good:
-measure it again before relying on it.
+Settings are compared within one engine. The best is the highest centre of many: it is compared with the others as such,
+and its figure is too good, so that the one to expect stands beside it (:mod:`bakeoff.results.statistics.best`).
 """
 
 import math
@@ -16,9 +16,10 @@ from bakeoff.results.records import GridPoint, Slo
 from bakeoff.results.run.cells import Cell
 from bakeoff.results.run.levels import Level, levels_of
 from bakeoff.results.run.run import Run
+from bakeoff.results.statistics.best import beside, means_of, shrunk
 from bakeoff.results.statistics.factorial import Effect, effects
 from bakeoff.results.statistics.interval import Interval
-from bakeoff.results.statistics.two_sample import Scale, contrast, on_scale
+from bakeoff.results.statistics.two_sample import Scale, on_scale
 
 _LEVEL = 0.95
 EFFECT_METRICS = ("output_tokens_per_s", "ttft_p50_s", "tpot_p50_s")
@@ -34,8 +35,10 @@ class Ranked(msgspec.Struct, frozen=True):
         values: setting → value.
         load: title of the load.
         value: of the metric.
-        behind: ratio to the best setting; None for the best, or if its noise is unknown.
+        behind: ratio to the best setting, at 95 % for all settings together; None for the best, or if its noise is
+            unknown.
         is_close: whether it cannot be told apart from the best; None if its noise is unknown.
+        expected: the value of the best without the luck for which it was chosen; None for others, or if it is unknown.
     """
 
     engine: str
@@ -45,6 +48,7 @@ class Ranked(msgspec.Struct, frozen=True):
     value: Interval
     behind: Interval | None = None
     is_close: bool | None = None
+    expected: float | None = None
 
 
 class GridEffects(msgspec.Struct, frozen=True):
@@ -109,7 +113,7 @@ def ranking(run: Run, metric: str) -> list[Ranked]:
         ]
         at_best = {cell.engine: (level, cell) for level, cell in sorted(own, key=lambda each: _merit(each[1], known))}
         ordered = sorted(at_best.values(), key=lambda each: _merit(each[1], known), reverse=True)
-        found += [_ranked(run, level, cell, best=ordered[0][1], metric=metric) for level, cell in ordered]
+        found += _ranked(run, ordered, family=len(own), metric=metric)
     return found
 
 
@@ -133,17 +137,32 @@ def _merit(cell: Cell, metric: Metric) -> float:
     return centre if metric.better is Better.HIGHER else -centre
 
 
-def _ranked(run: Run, level: Level, cell: Cell, *, best: Cell, metric: str) -> Ranked:
-    point = run.manifest.grid[cell.engine]
-    ranked = Ranked(cell.engine, point.base, point.values, level.title, cell.intervals[metric])
-    if cell is best:
-        return ranked
-    sides = _values(run, best, metric), _values(run, cell, metric)
-    has_ratio = all(value > 0 for side in sides for value in side.values())
-    found = contrast(*sides, interleaved=True, scale=_scale(metric)) if has_ratio or _is_share(metric) else None
-    if found is None:
-        return ranked
-    return msgspec.structs.replace(ranked, behind=found.interval(_LEVEL), is_close=found.p_value > 1 - _LEVEL)
+def _ranked(run: Run, ordered: Sequence[tuple[Level, Cell]], *, family: int, metric: str) -> list[Ranked]:
+    """The settings of one engine, the best first.
+
+    Args:
+        run: with the grid.
+        ordered: each setting at its best load, the best first.
+        family: figures of settings and loads among which the best was chosen.
+        metric: by which.
+    """
+    points = [run.manifest.grid[cell.engine] for _, cell in ordered]
+    rows = [
+        Ranked(cell.engine, point.base, point.values, level.title, cell.intervals[metric])
+        for (level, cell), point in zip(ordered, points, strict=True)
+    ]
+    values = [_values(run, cell, metric) for _, cell in ordered]
+    with_ratio = [place for place, own in enumerate(values) if _is_share(metric) or min(own.values()) > 0]
+    scaled = [dict(zip(values[at], on_scale([*values[at].values()], _scale(metric)), strict=True)) for at in with_ratio]
+    means = means_of(scaled) if 0 in with_ratio and len(with_ratio) > 1 else None
+    if means is None or not means.degrees:
+        return rows
+    shown = float if _is_share(metric) else math.exp
+    rows[0] = msgspec.structs.replace(rows[0], expected=shown(float(shrunk(means)[0])))
+    for place, (centre, low, high) in list(zip(with_ratio, beside(means, 0, family, _LEVEL), strict=True))[1:]:
+        behind = Interval(shown(centre), shown(low), shown(high), n=len(values[place]))
+        rows[place] = msgspec.structs.replace(rows[place], behind=behind, is_close=low <= 0 <= high)
+    return rows
 
 
 def _values(run: Run, cell: Cell, metric: str) -> dict[int, float]:

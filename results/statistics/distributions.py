@@ -1,5 +1,7 @@
 """Quantiles and tails of the distributions that this package needs; scipy is imported when one is asked for."""
 
+import functools
+
 
 def t_quantile(probability: float, degrees: float) -> float:
     """Student's t quantile: ``t_quantile(0.975, 2)`` is 4.303."""
@@ -34,3 +36,11 @@ def chi_square_quantile(probability: float, degrees: float) -> float:
     from scipy.special import chdtri  # noqa: PLC0415
 
     return float(chdtri(degrees, 1 - probability))
+
+
+@functools.lru_cache(maxsize=256)
+def range_quantile(probability: float, settings: int, degrees: int) -> float:
+    """Quantile of the studentised range of equal settings: ``range_quantile(0.95, 3, 10)`` is 3.877."""
+    from scipy.stats import studentized_range  # noqa: PLC0415
+
+    return float(studentized_range.ppf(probability, settings, degrees))

@@ -22,10 +22,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from bakeoff.results.statistics.best import Floats, means_of
 from bakeoff.results.statistics.distributions import t_quantile
 from bakeoff.results.statistics.interval import Interval
 
-Floats = npt.NDArray[np.float64]
 Combination = tuple[int, ...]
 """Position of the value of each factor."""
 _ONE_EACH = "one trial of each combination has no interval; two or more give one"
@@ -88,19 +88,9 @@ class _Table(msgspec.Struct, frozen=True):
 
 def _table(cells: Mapping[Combination, Mapping[int, float]], confidence: float) -> _Table:
     combinations = sorted(cells)
-    repeats = sorted({repeat for cell in cells.values() for repeat in cell})
-    observed = [np.array(list(cells[each].values())) for each in combinations]
-    counts, means = np.array([len(values) for values in observed]), np.array([values.mean() for values in observed])
-    if (counts == len(repeats)).all():
-        table = np.array([[cells[each][repeat] for repeat in repeats] for each in combinations])
-        residuals = table - means[:, None] - table.mean(0) + table.mean()
-        degrees = (len(combinations) - 1) * (len(repeats) - 1)
-        squares = float((residuals**2).sum())
-    else:
-        degrees = int((counts - 1).sum())
-        squares = sum(float(((values - values.mean()) ** 2).sum()) for values in observed)
-    errors = np.sqrt((squares / degrees if degrees else math.nan) / counts)
-    return _Table(np.array(combinations), means, errors, degrees, int(counts.sum()), confidence)
+    means = means_of([cells[each] for each in combinations])
+    trials = sum(map(len, cells.values()))
+    return _Table(np.array(combinations), means.centres, means.errors, means.degrees, trials, confidence)
 
 
 def _effect(factors: tuple[int, ...], values: tuple[int, ...], table: _Table) -> Effect:
