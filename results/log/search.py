@@ -44,6 +44,8 @@ class Exceeded(msgspec.Struct, frozen=True):
     """Share that may exceed it."""
     late: int
     total: int
+    clustered: float = 1.0
+    """How many times as much ``late`` varies as if late ones came independently of each other."""
 
 
 class Attempt(msgspec.Struct, frozen=True):

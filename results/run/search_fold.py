@@ -125,8 +125,11 @@ class EngineState:
         low, high = self._bisection.log_range
         found = [
             threshold(
-                [Counted(attempt.level, attempt.exceeded[number].late, attempt.exceeded[number].total)
-                 for attempt in judged],
+                [
+                    Counted(attempt.level, each.late, each.total, each.clustered)
+                    for attempt in judged
+                    for each in [attempt.exceeded[number]]
+                ],
                 allowed=judged[0].exceeded[number].allowed,
                 low=low, high=high, step=self._config.resolution / _STEPS, alpha=self._config.alpha,
             )

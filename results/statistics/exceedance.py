@@ -6,13 +6,18 @@ requests, pooled over trials, has the right mean at any length of the window. It
 
     logit P(late | load x) = logit p + s · (log x − θ),
 
-where p is the allowed share, θ the log of the capacity and s the slope. Requests of a trial are not independent, so the
-likelihood is a quasi-likelihood: the binomial log likelihood over the dispersion φ, Pearson's χ² per degree of freedom
-(McCullagh and Nelder, Generalized Linear Models, 1989, sections 4.5 and 9.2). Queues are more dispersed the closer they
-are to the capacity, so each trial counts in φ as much as it informs about the threshold: by its binomial variance. The
-interval of θ is that of the profile likelihood, with Student's t for the estimated φ. The logit is straight only near
-the capacity, so trials further away than :data:`_BAND` do not count once nearer ones exist.
-``benchmarks/truth/capacity.py`` measures bias and coverage.
+where p is the allowed share, θ the log of the capacity and s the slope. That is straight only near the capacity. A
+trial that lies further away than :data:`_BAND` says that the share there is at least, or at most, what a slope of
+:data:`_FAR_SLOPE` leads to: 69 of 188 late at 12 exclude a capacity of 53, and leave the slope near it alone.
+
+Requests of a trial are not independent. The likelihood is a quasi-likelihood (McCullagh and Nelder, Generalized Linear
+Models, 1989, ch. 9): the binomial deviance over a dispersion, which is φ at the capacity and grows with the root of the
+share, as it does in queues with one to sixteen servers, whose normalising term is kept (Nelder and Pregibon, Biometrika
+74, 1987). φ has a scaled inverse χ² prior with :data:`_PRIOR_FREEDOM` degrees of freedom, so that few trials have an
+interval and many tell it themselves. Its scale is how late requests cluster within trials (the integrated
+autocorrelation time of their series), times :data:`_UNSEEN`, since windows of queues show a third to two thirds of it. The
+interval of θ has the posterior between its ends, with φ and s integrated out: a Student's t in the deviance.
+``benchmarks/truth/capacity.py`` measures bias, coverage and width.
 """
 
 import math
@@ -22,30 +27,38 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from bakeoff.results.statistics.distributions import t_quantile
-
-_BAND = 0.3
-"""Largest log distance of a trial from the capacity."""
-_MIN_TRIALS = 3
-_SLOPES = np.exp(np.linspace(math.log(1.5), math.log(60.0), 40))
-_SLOPE_PRIOR = -0.5 * ((np.log(_SLOPES) - math.log(9.0)) / 0.9) ** 2
-"""Log prior of s: 8 to 10 for queues with one to sixteen servers at 60 to 95 % of their capacity."""
-_WIDENED = 0.6
-"""The interval uses this part of alpha: the search stops when the interval happens to be narrow (Chow and Robbins
-1965), and the dispersion of few trials is estimated too small more often than too large."""
-_MIN_VARIANCE = 0.3
-"""Least binomial variance of a trial in Pearson's χ²: one late request where none is expected is no outlier."""
+_BAND, _FAR_SLOPE = 0.3, 3.0
+"""Largest log distance from the capacity at which the logit is taken to be straight, and its least slope beyond."""
+_SLOPES = np.exp(np.linspace(math.log(2.5), math.log(400.0), 48))
+_SLOPE_PRIOR = -np.log1p(((np.log(_SLOPES) - math.log(9.0)) / 0.7) ** 2)
+"""Log prior of s, of Cauchy: 8 to 10 for queues with one to sixteen servers at 60 to 95 % of their capacity, and far
+more where every request has the same latency, so that all are late or none."""
+_PRIOR_FREEDOM, _UNSEEN, _LEAST_DISPERSION = 4.0, 3.0, 8.0
+"""In windows of 30 s, φ is 11 (M/D/8) to 34 (M/M/8), and 7 to 12 within them."""
+_LEAST_GROWTH = 0.3
+"""Least dispersion over φ: that at a tenth of the allowed share."""
 _PLATEAU = 0.05
-"""Loads whose log likelihood is this near to the maximum are equally good."""
+"""Loads whose log posterior is this near to the maximum are equally good."""
+_WIDENED = 0.5
+"""The interval uses this part of alpha: the search stops when it happens to be narrow (Chow and Robbins 1965)."""
+_ROUNDING = 1e-9
 _Floats = NDArray[np.float64]
 
 
 class Counted(msgspec.Struct, frozen=True):
-    """One trial: its load, and how many of its requests or tokens exceeded the bound."""
+    """One trial.
+
+    Attributes:
+        level: its load.
+        late: how many of its requests or tokens exceeded the bound.
+        total: how many there were.
+        clustered: how many times as much ``late`` varies as if they were independent; 1 if that is not known.
+    """
 
     level: float
     late: int
     total: int
+    clustered: float = 1.0
 
 
 class Threshold(msgspec.Struct, frozen=True):
@@ -55,7 +68,7 @@ class Threshold(msgspec.Struct, frozen=True):
     middle: float
     high: float
     near: int
-    """Trials that decided it."""
+    """Trials near it."""
 
 
 def threshold(
@@ -72,49 +85,36 @@ def threshold(
         alpha: 1 − coverage of the interval.
     """
     grid = np.arange(low, high + step, step)
-    x = np.array([math.log(trial.level) for trial in trials])
-    late, total = (np.array([getattr(trial, name) for trial in trials], dtype=np.float64) for name in ("late", "total"))
-    used = np.arange(len(x))
-    while True:  # fewer trials each time
-        profile, middle, freedom = _profile(x[used], late[used], total[used], allowed, grid)
-        near = _near(x[used], middle)
-        if near.all():
-            break
-        used = used[near]
-    inside = np.flatnonzero(profile >= profile.max() - _critical(freedom, alpha))
-    return Threshold(float(grid[inside[0]]), middle, float(grid[inside[-1]]), len(used))
+    log = _log_posterior(trials, allowed, grid)
+    posterior, profile = np.exp(log).sum(axis=1), log.max(axis=1)
+    best = grid[profile >= -_PLATEAU]  # between a load without late requests and one with late ones only
+    middle = float(best[0] + best[-1]) / 2
+    below, tail = np.cumsum(posterior) / posterior.sum(), _WIDENED * alpha / 2
+    lower, upper = (float(grid[min(int(np.searchsorted(below, q)), len(grid) - 1)]) for q in (tail, 1 - tail))
+    near = sum(abs(math.log(trial.level) - middle) <= _BAND for trial in trials)
+    return Threshold(min(lower - step / 2, middle), middle, max(upper + step / 2, middle), near)
 
 
-def _profile(x: _Floats, late: _Floats, total: _Floats, allowed: float, grid: _Floats) -> tuple[_Floats, float, float]:
-    """Profile of the quasi-likelihood over the grid, its maximum, and the degrees of freedom of the dispersion."""
+def _log_posterior(trials: Sequence[Counted], allowed: float, grid: _Floats) -> _Floats:
+    """Log posterior of the thresholds of a grid and of slopes, of which the greatest is 0: [thresholds, slopes]."""
     from scipy.special import expit, logit  # noqa: PLC0415  (scipy costs 0.2 s; --help must not pay)
 
-    logits = logit(allowed) + _SLOPES[None, :, None] * (x[None, None, :] - grid[:, None, None])
-    share = np.clip(expit(logits), 1e-9, 1 - 1e-9)
-    likelihood = (late * np.log(share) + (total - late) * np.log1p(-share)).sum(axis=2)
-    most = total * (allowed * (1 - allowed))
-    penalised, freedom = likelihood + _SLOPE_PRIOR, 1.0
-    for _ in range(3):  # the dispersion at the maximum, which hardly depends on the dispersion
-        at, slope = np.unravel_index(int(penalised.argmax()), penalised.shape)
-        expected = total * share[at, slope]
-        variance = np.maximum(expected * (1 - share[at, slope]), _MIN_VARIANCE)
-        weight = np.minimum(variance, most)
-        count = float(weight.sum() ** 2 / (weight**2).sum())  # Kish's effective number of trials
-        freedom = max(1.0, count - 2)
-        chi_squared = count * float((weight * (late - expected) ** 2 / variance).sum() / weight.sum())
-        penalised = likelihood / max(1.0, chi_squared / freedom) + _SLOPE_PRIOR
-    profile = penalised.max(axis=1)
-    best = grid[profile >= profile.max() - _PLATEAU]  # between a load without late requests and one with late ones only
-    return profile, float(best[0] + best[-1]) / 2, freedom
-
-
-def _near(x: _Floats, middle: float) -> NDArray[np.bool_]:
-    distance = np.abs(x - middle)
-    near = distance <= _BAND
-    if near.sum() < _MIN_TRIALS:
-        near = distance <= np.sort(distance)[min(_MIN_TRIALS, len(x)) - 1]
-    return near
-
-
-def _critical(freedom: float, alpha: float) -> float:
-    return 0.5 * t_quantile(1 - _WIDENED * alpha / 2, freedom) ** 2
+    names = ("level", "late", "total", "clustered")
+    level, late, total, clustered = (np.array([getattr(trial, name) for trial in trials], np.float64) for name in names)
+    distance = np.log(level)[None, :] - grid[:, None]  # [thresholds, trials]
+    near = np.clip(distance, -_BAND, _BAND)
+    share = expit(
+        logit(allowed) + _SLOPES[None, :, None] * near[:, None, :] + _FAR_SLOPE * (distance - near)[:, None, :]
+    )
+    seen = np.clip(late / total, _ROUNDING, 1 - _ROUNDING)
+    share = np.where((distance > _BAND)[:, None, :], np.maximum(share, seen), share)
+    share = np.where((distance < -_BAND)[:, None, :], np.minimum(share, seen), share)
+    share = np.clip(share, _ROUNDING, 1 - _ROUNDING)  # [thresholds, slopes, trials]
+    tells = (late > 0) & (late < total)
+    dispersion = max(_LEAST_DISPERSION, _UNSEEN * float(clustered[tells].mean()) if tells.any() else 0.0)
+    growth, is_far = np.maximum(np.sqrt(share / allowed), _LEAST_GROWTH), (np.abs(distance) > _BAND)[:, None, :]
+    deviance = 2 * (late * np.log(seen / share) + (total - late) * np.log((1 - seen) / (1 - share)))
+    deviance /= growth * dispersion
+    spread, normal = np.log1p(deviance.sum(axis=2) / _PRIOR_FREEDOM), (np.log(growth) * ~is_far).sum(axis=2)
+    log = _SLOPE_PRIOR - ((_PRIOR_FREEDOM + len(trials)) * spread + normal) / 2
+    return log - log.max()

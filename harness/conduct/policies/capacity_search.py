@@ -7,6 +7,7 @@ intervals include the spread between starts.
 from collections.abc import Mapping, Sequence
 
 import msgspec
+import numpy as np
 
 from bakeoff.harness.conduct.policies import Decision, Done
 from bakeoff.harness.conduct.preparation import Preparation
@@ -22,14 +23,17 @@ from bakeoff.results.metrics.objectives import Objective, least_margin, violated
 from bakeoff.results.metrics.percentiles import required_count
 from bakeoff.results.metrics.throughput import meets, share_inside
 from bakeoff.results.records import RequestRecord, Slo, TrialPlan, TrialRecord, Window
-from bakeoff.results.requests import Requests
+from bakeoff.results.requests import Flags, Requests
 from bakeoff.results.run.search_fold import SearchFold
+from bakeoff.results.statistics.steps import autocorrelation_time
 from bakeoff.results.units import NS_PER_S
 
 _CONSEQUENCES = {FindingCode.WINDOW_TOO_SHORT, FindingCode.WINDOW_EMPTY, FindingCode.CLIENT_ERROR}
 """Findings that a failing engine can cause too; without another finding they are not held against it."""
 _UNREACHED = FindingCode.HELD_BACK
 """A level that cannot be offered under the cap of the load is above the highest one, whatever the engine could do."""
+_NEARLY = 0.75
+"""Part of the requests that a percentile needs whose counts are evidence."""
 TRIALS_PER_TURN = 4
 """Trials on one start; a start of vLLM takes about as long as four trials."""
 
@@ -45,7 +49,7 @@ def attempt_of(
 
     A trial violates the objectives if it is INVALID because of its engine, or of a cap that holds ever more requests
     back, or if a percentile lies among failed requests. It is no evidence if it is INVALID for another reason, or has
-    too few requests for a percentile.
+    far too few requests for a percentile; of nearly enough, the share of late ones decides.
 
     Args:
         record: of the trial.
@@ -69,11 +73,21 @@ def attempt_of(
         ]
         return Attempt(record.id, level, met=False, margin=None, findings=invalidating, exceeded=all_late)
     if unknown and not definite:
+        if all(entry.value.absence is Absence.TOO_FEW for entry in unknown) and _tell_enough(objectives, exceeded):
+            met = all(entry.late <= entry.allowed * entry.total for entry in exceeded)
+            violations = [] if met else unknown
+            return Attempt(record.id, level, met=met, margin=None, violations=violations, exceeded=list(exceeded))
         return Attempt(record.id, level, met=None, margin=None, violations=unknown)
     margin = None if unknown else least_margin(objectives, metrics)
     return Attempt(
         record.id, level, met=not definite, margin=margin, violations=definite, exceeded=list(exceeded)
     )  # fmt: skip
+
+
+def _tell_enough(objectives: Sequence[Objective], exceeded: Sequence[Exceeded]) -> bool:
+    """Whether counts are evidence, though a percentile needs a few requests more: those of all trials are pooled."""
+    needed = requests_needed(objectives)
+    return bool(exceeded) and all(entry.total >= _NEARLY * needed for entry in exceeded)
 
 
 def exceeded_by(requests: Requests, window: Window, slo: Slo, required: Sequence[Objective]) -> list[Exceeded]:
@@ -95,8 +109,10 @@ def exceeded_by(requests: Requests, window: Window, slo: Slo, required: Sequence
 def _exceeded(requests: Requests, window: Window, slo: Slo, objective: Objective) -> Exceeded | None:
     inside = requests.planned_inside(window)
     if objective.metric == "attainment":
-        missed = int((~meets(inside, slo)).sum())
-        return Exceeded(objective.text, 1 - objective.bound, missed, len(inside)) if objective.bound < 1 else None
+        missed = ~meets(inside, slo)
+        if objective.bound == 1:
+            return None
+        return Exceeded(objective.text, 1 - objective.bound, int(missed.sum()), len(inside), _clustered(missed))
     quantile = quantile_of(objective.metric)
     if quantile is None:
         return None
@@ -106,8 +122,16 @@ def _exceeded(requests: Requests, window: Window, slo: Slo, objective: Objective
     seen = latency.observe(TrialData(requests, window, slo, share_inside, planned=inside))
     given_up = inside.take(inside.is_cancelled) if latency.is_of_requests else ()
     waited = sum(_waited_s(request, latency) > bound_s for request in given_up)
-    slow = sum(not objective.holds(1 / value if is_rate else value) for value in seen.values_s.tolist())
-    return Exceeded(objective.text, 1 - quantile, seen.failures + waited + slow, seen.count + waited)
+    slow = [not objective.holds(1 / value if is_rate else value) for value in seen.values_s.tolist()]
+    late = seen.failures + waited + sum(slow)
+    return Exceeded(objective.text, 1 - quantile, late, seen.count + waited, _clustered(np.array(slow, dtype=bool)))
+
+
+def _clustered(late: Flags) -> float:
+    """How many times as much the number of late ones varies as if each came by itself; 1 if too few show it."""
+    if not 0 < late.sum() < len(late):
+        return 1.0
+    return autocorrelation_time(late - late.mean())
 
 
 def _waited_s(request: RequestRecord, latency: Latency) -> float:

@@ -19,7 +19,7 @@ from bakeoff.harness.experiment.reading import experiment_from
 from bakeoff.harness.virtual import VirtualWorld
 from bakeoff.results.findings import Finding, FindingCode
 from bakeoff.results.log.run_log import EngineLost, RunLogWriter, TrialFinished, TrialPlanned
-from bakeoff.results.log.search import Attempt, Ended, EngineSearch, Over
+from bakeoff.results.log.search import Attempt, Ended, EngineSearch, Exceeded, Over
 from bakeoff.results.metrics import Absence, Value, absent
 from bakeoff.results.metrics.objectives import Violation, objectives
 from bakeoff.results.records import Load, Outcome, RequestRecord, Slo, TrialPlan, TrialRecord, Verdict, Window
@@ -273,6 +273,15 @@ def test_judging_a_valid_trial():
     half = judged([], few, Value(0.04))
     assert half.met is False, "the other one was seen to fail"
     assert (half.margin, half.violations) == (None, [Violation("itl_p50<30ms", "itl_p50_s", Value(0.04))])
+
+
+@pytest.mark.parametrize(("late", "total", "met"), [(5, 660, True), (8, 660, False), (0, 400, None)])
+def test_a_trial_with_nearly_enough_requests_is_judged_by_their_share(late: int, total: int, met: bool | None):
+    record: TrialRecord = msgspec.structs.replace(trial(Load(rate_per_s=2.0)), findings=[])
+    few = absent(f"p99 needs 662 observations, there are {total}", Absence.TOO_FEW)
+    counts = [Exceeded("ttft_p99<500ms", 0.01, late, total), Exceeded("itl_p50<30ms", 0.5, 3, 9_000)]
+    attempt = attempt_of(record, 2.0, WANTED, {"ttft_p99_s": few, "itl_p50_s": Value(0.02)}, counts)
+    assert (attempt.met, bool(attempt.exceeded)) == (met, met is not None)
 
 
 def test_a_percentile_among_failed_requests_violates_its_bound():
