@@ -27,6 +27,7 @@ from bakeoff.results.compare.sides import (
     compared_value,
     labels,
     measured_requests,
+    starts_unseen,
 )
 from bakeoff.results.errors import NotComparable
 from bakeoff.results.metric import Metric, Role
@@ -43,7 +44,7 @@ from bakeoff.results.statistics.change_points import change_points
 from bakeoff.results.statistics.comparison import Parameters, Reason, of_effect, scale_of
 from bakeoff.results.statistics.pooling import Others, Runs, Trials
 from bakeoff.results.statistics.two_sample import MIN_PAIRS, Scale
-from bakeoff.results.statistics.unseen import NoiseSource, Unseen
+from bakeoff.results.statistics.unseen import Unseen
 
 _FOLLOW_PACE = frozenset(names_of(Role.FOLLOWS_PACE))
 _FEW = 10.0
@@ -299,17 +300,9 @@ def _measured(pair: _Pair, metric: Metric, pairs: Mapping[str, _Pair]) -> Compar
 
 
 def _of_starts(pair: _Pair, metric: Metric) -> Unseen | None:
-    """The noise between starts of servers that stayed up through their trials; None if all trials had their own."""
-    weight = sum(
-        1 / len(sessions)
-        for sessions, trials in zip(pair.sessions, pair.trials, strict=True)
-        if trials and all(trial.record.start_s is None for trial in trials)
-    )
-    if not weight:
-        return None
-    if (floor := _floor(pair, metric.name)) is not None:
-        return Unseen(NoiseSource.STARTS, weight, floor.bound, is_measured=True)
-    return Unseen(NoiseSource.STARTS, weight, pair.config.unseen_sd if scale_of(metric) is Scale.RATIO else None)
+    """The noise between starts that the trials do not show; None if all had a start of their own."""
+    sd = pair.config.unseen_sd if scale_of(metric) is Scale.RATIO else None
+    return starts_unseen(pair.sessions, sd, lambda: _floor(pair, metric.name))
 
 
 _Values = tuple[dict[str, dict[int, float]], dict[str, dict[int, float]]]

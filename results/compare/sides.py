@@ -6,7 +6,7 @@ trials belong to the session of the run that measured them.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -20,6 +20,8 @@ from bakeoff.results.metrics import Absence
 from bakeoff.results.records import Load, TrialRecord, Verdict
 from bakeoff.results.run.cells import Trial
 from bakeoff.results.run.run import Run, load
+from bakeoff.results.statistics.between_runs import NoiseFloor
+from bakeoff.results.statistics.unseen import NoiseSource, Unseen
 from bakeoff.results.text.findings import main_reason
 from bakeoff.results.views.import_llmd import read_reports
 
@@ -227,6 +229,28 @@ def apart_s(sides: Sequence[Side]) -> float | None:
     except ValueError:  # of another tool
         return None
     return (max(moments) - min(moments)).total_seconds() if len(moments) > 1 else None
+
+
+def starts_unseen(
+    sides: Iterable[Mapping[str, Sequence[AnyTrial]]], sd: float | None, floor: Callable[[], NoiseFloor | None]
+) -> Unseen | None:
+    """The noise between starts of servers that stayed up through their trials; None if each trial had its own start.
+
+    Args:
+        sides: session → trials, of A and of B.
+        sd: assumed standard deviation, where the machine has no floor; None to count none.
+        floor: reads the floor.
+    """
+    weight = sum(
+        1 / len(sessions)
+        for sessions in sides
+        if sessions and all(trial.record.start_s is None for trials in sessions.values() for trial in trials)
+    )
+    if not weight:
+        return None
+    if (known := floor()) is not None:
+        return Unseen(NoiseSource.STARTS, weight, known.bound, is_measured=True)
+    return Unseen(NoiseSource.STARTS, weight, sd)
 
 
 def absent_levels(a: Side, b: Side) -> dict[str, str]:

@@ -15,8 +15,8 @@ Models, 1989, ch. 9): the binomial deviance over a dispersion, which is φ at th
 share, as it does in queues with one to sixteen servers, whose normalising term is kept (Nelder and Pregibon, Biometrika
 74, 1987). φ has a scaled inverse χ² prior with :data:`_PRIOR_FREEDOM` degrees of freedom, so that few trials have an
 interval and many tell it themselves. Its scale is how late requests cluster within trials (the integrated
-autocorrelation time of their series), times :data:`_UNSEEN`, since windows of queues show a third to two thirds of it. The
-interval of θ has the posterior between its ends, with φ and s integrated out: a Student's t in the deviance.
+autocorrelation time of their series), times :data:`_UNSEEN`, since windows of queues show a third to two thirds of it.
+The interval of θ has the posterior between its ends, with φ and s integrated out: a Student's t in the deviance.
 ``benchmarks/truth/capacity.py`` measures bias, coverage and width.
 """
 
