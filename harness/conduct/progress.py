@@ -21,6 +21,7 @@ from rich.progress import (
 from rich.text import Text
 
 from bakeoff.harness.client.wire.orders import Silence
+from bakeoff.harness.conduct.policies.capacity_search import TRIALS_PER_TURN
 from bakeoff.harness.experiment.config import Experiment
 from bakeoff.harness.traffic.expected import ExpectedLength
 from bakeoff.results.log.run_log import (
@@ -32,7 +33,7 @@ from bakeoff.results.log.run_log import (
     TrialFinished,
     TrialPlanned,
 )
-from bakeoff.results.log.search import Over
+from bakeoff.results.log.search import SearchConfig
 from bakeoff.results.records import TrialPlan, TrialRecord, Verdict
 from bakeoff.results.report.search_lines import attempt_text
 from bakeoff.results.text.findings import sentences
@@ -41,7 +42,6 @@ from bakeoff.results.units import NS_PER_S
 
 _START_S, _ATTACH_S = 15.0, 6.0
 """Guessed durations of a start and a stop, and of a warm-up of a running server, until a start has been measured."""
-
 
 _QUIET_S = 30.0
 """Seconds without a line after which a stage is printed."""
@@ -224,11 +224,24 @@ class PlainObserver(_LineObserver):
 
 
 class SearchObserver(_LineObserver):
-    """Prints one line per start and judged trial of a search, whose number of trials is not known beforehand."""
+    """Prints one line per start and judged trial of a search, whose number of trials is not known beforehand.
 
-    def __init__(self, console: Console, over: Over) -> None:
+    Args:
+        console: to print on.
+        config: of the search.
+        expected: length of its trials.
+    """
+
+    def __init__(self, console: Console, config: SearchConfig, expected: ExpectedLength) -> None:
         self._console = console
-        self._over = over
+        self._over = config.over
+        self._most = config.trials * len(config.engines) * len(config.objectives)
+        self._trials_s: list[float] = []
+        objectives = " and ".join(config.tiers.values()) or config.slo
+        range_text = f"{config.load_at(config.levels[0]).label} to {config.load_at(config.levels[-1]).label}"
+        seconds = self._most * (expected.of(config.load_at(config.levels[0])) + _START_S / TRIALS_PER_TURN)
+        budget = f"at most {self._most} trials, about {clock_text(seconds)}"
+        self._print(f"search from {range_text} for {objectives}: {budget}")
 
     def fetching(self, have_bytes: int, total_bytes: int | None) -> None:
         """Print a line when the download is complete."""
@@ -242,9 +255,16 @@ class SearchObserver(_LineObserver):
                 self._print(f"preparing {event.engine}")
             case LevelJudged():
                 text = attempt_text(self._over, event.engine, event.attempt)
-                self._print(f"{event.tier}: {text}" if event.tier else text)
+                self._print(f"{event.tier}: {text}" if event.tier else f"{text}{self._left()}")
+            case TrialFinished() if event.record.reused_from is None:
+                self._trials_s.append((event.record.ended_ns - event.record.started_ns) / NS_PER_S)
             case _:
                 pass
+
+    def _left(self) -> str:
+        """``; at most about 5:10 left``: the trials that are left, as long as those so far."""
+        left = self._most - len(self._trials_s)
+        return f"; at most about {clock_text(left * fmean(self._trials_s))} left" if self._trials_s and left > 0 else ""
 
     def stage(self, plan: TrialPlan, stage: Stage) -> None:
         """Ignore a stage."""
@@ -325,7 +345,7 @@ def _counted(number: int, what: str) -> str:
 def progress(console: Console, experiment: Experiment, log: RunLog) -> Generator[Observer]:
     """The observer of a run: one line per trial for a search; else a live bar on a terminal, plain lines elsewhere."""
     if log.search is not None:
-        yield SearchObserver(console, log.search.over)
+        yield SearchObserver(console, log.search, ExpectedLength(experiment))
         return
     console.print(plan_text(experiment), markup=False, highlight=False)
     if not console.is_terminal:

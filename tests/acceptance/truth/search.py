@@ -21,6 +21,7 @@ from bakeoff.harness.conduct.policies.search_config import search_config
 from bakeoff.harness.conduct.progress import SearchObserver
 from bakeoff.harness.conduct.run import capacity_search, create_run, run_experiment
 from bakeoff.harness.experiment.reading import experiment_from
+from bakeoff.harness.traffic.expected import ExpectedLength
 from bakeoff.harness.truth import Schedule, truth_process
 from bakeoff.results import load
 from bakeoff.results.log.search import EngineSearch
@@ -69,7 +70,7 @@ async def searched(folder: Path, duration_s: float, trials: int) -> tuple[Engine
     config = search_config(experiment, f"ttft_p90<{BOUND_S}s", trials=trials)
     run = create_run(experiment, folder / "runs", search=config)
     async with truth_process(Schedule(ttft_s=TTFT_S, itl_s=ITL_S, slots=SLOTS), port):
-        observer = SearchObserver(Console(), config.over)
+        observer = SearchObserver(Console(), config, ExpectedLength(experiment))
         await run_experiment(experiment, run, observer, make_policy=capacity_search(config))
     record = load(run.path).search
     assert record is not None
