@@ -192,7 +192,7 @@ async def run_experiment(
                         observer=observer,
                     ),
                     warm_up=WarmUp(fleet, preparation.planner, limits, client.transport, world.now_ns),
-                    reusable=_reusable(earlier, experiment, is_search=writer.log.search is not None),
+                    reusable=_reusable(earlier, is_search=writer.log.search is not None),
                 )
                 done = await conductor.carry_out(make_policy(preparation, run))
         except asyncio.CancelledError:
@@ -207,9 +207,7 @@ async def run_experiment(
         _end(writer, world, RunStatus.FAILED if done.failure else RunStatus.COMPLETE, done.failure, *done.notes)
 
 
-def _reusable(
-    earlier: RunFolder | None, experiment: Experiment, *, is_search: bool
-) -> dict[str, list[tuple[RunFolder, TrialRecord]]]:
+def _reusable(earlier: RunFolder | None, *, is_search: bool) -> dict[str, list[tuple[RunFolder, TrialRecord]]]:
     """The trials of an earlier run, and of those that it resumed, that need not be measured again, by fingerprint.
 
     Engines with equal settings share fingerprints. A trial that several of the runs have comes from the newest. A
@@ -219,7 +217,6 @@ def _reusable(
     finished: dict[str, list[tuple[RunFolder, TrialRecord]]] = {}
     seen: set[Path] = set()
     known: set[tuple[str, str]] = set()
-    planned = Counter(_place(plan) for plan in experiment.plan())
     while earlier is not None and earlier.path not in seen:
         seen.add(earlier.path)
         log = earlier.read_log()
@@ -228,7 +225,7 @@ def _reusable(
         if is_search:
             usable = [record for record in records if record.verdict is Verdict.VALID or not is_spoilt(record)]
         else:
-            usable = _in_whole_pairs(records, planned)
+            usable = _in_whole_pairs(records, log.started.plan if log.started else [])
         for record in usable:
             if (record.fingerprint, record.engine) not in newer:
                 known.add((record.fingerprint, record.engine))
@@ -245,13 +242,14 @@ def _place(trial: TrialPlan | TrialRecord) -> _Place:
     return trial.repeat, trial.load.label, trial.profiled
 
 
-def _in_whole_pairs(records: Sequence[TrialRecord], planned: Mapping[_Place, int]) -> list[TrialRecord]:
+def _in_whole_pairs(records: Sequence[TrialRecord], plan: Sequence[TrialPlan]) -> list[TrialRecord]:
     """VALID trials beside those of all other engines in their session, and the spoilt attempts that came before them.
 
     Args:
         records: finished trials of a run.
-        planned: engines at each place.
+        plan: of that run, which may have fewer engines than the one that resumes it.
     """
+    planned = Counter(map(_place, plan))
     engines: dict[tuple[str | None, _Place], set[str]] = {}
     for record in records:
         if record.verdict is Verdict.VALID:

@@ -75,6 +75,29 @@ def test_finished_trials_are_reused_and_the_rest_is_measured(tmp_path: Path):
     assert trial_line(second.finished[0].record) == f"a c=3 r1: VALID, reused from {origin}"
 
 
+def test_a_trial_without_its_partner_is_measured_again_with_it(tmp_path: Path):
+    """Interrupted after A1 B1 B2: the pair is reused, and B2 is not. An engine that is added later leaves both."""
+    trial, world = (
+        {"ramp_s": 0.2, "duration_s": 1.2, "warm_up_s": 0.0},
+        VirtualWorld(dict.fromkeys("abc", VirtualEngine())),
+    )
+
+    def run(*engines: str, earlier: results.Run | None = None) -> results.Run:
+        experiment = virtual_experiment(engines, [{"concurrency": 3}], repeats=2, trial=trial)
+        folder = RunFolder.open(earlier.path) if earlier else None
+        return run_in(world, experiment, tmp_path, earlier=folder)
+
+    first = run("a", "b")
+    events = first.folder.read_log().events
+    third = [number for number, event in enumerate(events) if isinstance(event, TrialFinished)][2]
+    first.folder.write_log(events[: third + 1])
+    second = run("a", "b", earlier=first)
+    origin = first.manifest.run_id
+    assert reused(second) == {"r1-a-1": origin, "r1-b-1": origin, "r2-b-1": None, "r2-a-1": None}
+    added = reused(run("a", "b", "c", earlier=second))
+    assert [name for name, source in added.items() if source is None] == ["r1-c-1", "r2-c-1"]
+
+
 def test_a_resumed_run_that_reuses_nothing_says_so(tmp_path: Path):
     world = VirtualWorld({"a": VirtualEngine()})
 
