@@ -19,7 +19,7 @@ from bakeoff.harness.claims.claim import Case, Device, Evaluated, Side
 from bakeoff.harness.claims.measurement import Measurement, computed, contrasted_measurement, quality
 from bakeoff.harness.claims.trials import failure, is_published, published, trial_values
 from bakeoff.harness.claims.verdict import CaseResult, Outcome, exact, outcome, repeats_needed
-from bakeoff.harness.conduct.run import create_run, run_into
+from bakeoff.harness.conduct.run import create_run, reusable, run_into
 from bakeoff.harness.conduct.world import current_world
 from bakeoff.harness.errors import BadClaim, EvaluationFailed
 from bakeoff.harness.experiment.config import Experiment
@@ -296,7 +296,9 @@ def _weight_bytes(path: Path) -> float:
 
 
 def _valid_trials(folder: RunFolder) -> int:
-    return sum(trial.verdict is Verdict.VALID for trial in folder.read_log().finished.values())
+    """Trials that need not be measured again."""
+    usable = (record for kept in reusable(folder, is_search=False).values() for _, record in kept)
+    return sum(record.verdict is Verdict.VALID for record in usable)
 
 
 def _is_valid(folder: RunFolder) -> bool:

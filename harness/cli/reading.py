@@ -1,6 +1,7 @@
 """Commands that read stored runs: report, compare, history and frontier."""
 
 import sys
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -97,6 +98,8 @@ def compare(
     if not (len(runs) == 2 if candidates is None else runs and candidates):
         raise NotComparable("compare takes two runs, A and B, or several: A1 A2 A3 --with B1 B2")
     a, b = (runs[:1], runs[1:]) if candidates is None else (runs, texts(candidates))
+    if named := [text for side in (a, b) for text, count in Counter(side).items() if count > 1]:
+        raise NotComparable(f"{named[0]} is named twice on one side, where it counts once; name another run")
     of_a, of_b = (together([select(text) for text in side]) for side in (a, b))
     return compare_sides(of_a, of_b, agreed(texts(metric), primary, alpha, band))
 

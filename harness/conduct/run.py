@@ -192,7 +192,7 @@ async def run_experiment(
                         observer=observer,
                     ),
                     warm_up=WarmUp(fleet, preparation.planner, limits, client.transport, world.now_ns),
-                    reusable=_reusable(earlier, is_search=writer.log.search is not None),
+                    reusable=reusable(earlier, is_search=writer.log.search is not None),
                 )
                 done = await conductor.carry_out(make_policy(preparation, run))
         except asyncio.CancelledError:
@@ -207,7 +207,7 @@ async def run_experiment(
         _end(writer, world, RunStatus.FAILED if done.failure else RunStatus.COMPLETE, done.failure, *done.notes)
 
 
-def _reusable(earlier: RunFolder | None, *, is_search: bool) -> dict[str, list[tuple[RunFolder, TrialRecord]]]:
+def reusable(earlier: RunFolder | None, *, is_search: bool) -> dict[str, list[tuple[RunFolder, TrialRecord]]]:
     """The trials of an earlier run, and of those that it resumed, that need not be measured again, by fingerprint.
 
     Engines with equal settings share fingerprints. A trial that several of the runs have comes from the newest. A

@@ -65,13 +65,14 @@ def identified(
     ]  # fmt: skip
     # base_url: errors must not quote the URL's password
     models = [model or only_model(each, base_url(url)) for each, url in zip(identities, urls, strict=True)]
+    if len(set(models)) > 1:
+        served = " and ".join(f"{base_url(url)} serves {name}" for url, name in zip(urls, models, strict=True))
+        raise BadExperiment(f"{served}; both must answer to one name: give it as --model, or serve them under one")
     first = identities[0]
     folder = str(tokenizer or tokenizer_folder(models[0], first.checkpoint) or APPROXIMATE)
     found = [
-        server
-        | {"adapter": identity.adapter, "options": identity.options}
-        | ({} if name == models[0] else {"request": {"body": {"model": name}}})
-        for server, identity, name in zip(servers, identities, models, strict=True)
+        server | {"adapter": identity.adapter, "options": identity.options}
+        for server, identity in zip(servers, identities, strict=True)
     ]
     return experiment_of(found, models[0], folder), first.models
 

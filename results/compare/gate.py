@@ -193,19 +193,21 @@ def _outcome(
     effect = few or effect_clause(compared, primary)
     if primary.judgement is Judgement.WORSE:
         return Outcome.REGRESSION, f"{effect}{_caveat(primary)}"
+    if has_regressions and few:
+        return Outcome.REGRESSION, f"as listed below; the primary metric has no evidence: {few}"
     if has_regressions:
         return Outcome.REGRESSION, f"no regression in the primary metric ({effect}); other regressions are listed below"
     if has_doubts:
         return Outcome.CANNOT_TELL, f"not because of the primary metric ({effect}), but as listed below"
     if primary.no_worse(COMPARED[primary.metric]):
-        return Outcome.NO_REGRESSION, f"{effect}{_ruled_out(primary)}{_caveat(primary)}"
+        return Outcome.NO_REGRESSION, f"{effect}{_ruled_out(primary)}{_caveat(primary, passes=True)}"
     names_reason = few is None and not _has_interval(primary)
     why = effect if names_reason else f"{effect}; {why_text(compared, primary)}"
     return Outcome.CANNOT_TELL, f"{why}{_caveat(primary)}"
 
 
-def _caveat(primary: Comparison) -> str:
-    caveat = caveat_text(primary)
+def _caveat(primary: Comparison, *, passes: bool = False) -> str:
+    caveat = caveat_text(primary, passes=passes)
     return f"; {caveat}" if caveat else ""
 
 

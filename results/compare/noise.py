@@ -2,7 +2,7 @@
 
 from bakeoff.results.compare.text import change_text
 from bakeoff.results.metrics import COMPARED
-from bakeoff.results.statistics.comparison import Comparison, Evidence, scale_of
+from bakeoff.results.statistics.comparison import Comparison, Evidence, Reason, scale_of
 from bakeoff.results.statistics.two_sample import Method
 from bakeoff.results.statistics.unseen import NoiseSource, Unseen
 from bakeoff.results.text.format import duration_text, percent_text
@@ -34,24 +34,28 @@ def seen_text(evidence: Evidence, apart_s: float | None) -> str:
     return "stored runs" if apart_s is None else f"stored runs made within {duration_text(apart_s)}"
 
 
-def caveat_text(comparison: Comparison) -> str:
-    """``it stands unless the standard deviation between starts of one server exceeds 15 %``; empty if all is seen."""
+def caveat_text(comparison: Comparison, *, passes: bool = False) -> str:
+    """``it stands unless the standard deviation between starts of one server exceeds 15 %``; empty if all is seen.
+
+    Args:
+        comparison: with its evidence.
+        passes: whether what stands is that B is not worse by what is sought, not the judgement.
+    """
     evidence = comparison.evidence
     if evidence is None or evidence.unseen is None:
         return ""
-    unseen, limit = evidence.unseen, evidence.withstands
-    between = f"the standard deviation between {_BETWEEN[unseen.source]} of one server"
+    unseen, limit = evidence.unseen, evidence.rules_out_to if passes else evidence.withstands
+    deviation = f"standard deviation between {_BETWEEN[unseen.source]} of one server"
     if limit is None:
-        return f"{_ONE[unseen.source]} may differ by more: {between} is not known{_assumed(unseen)}"
-    return f"it stands unless {between} exceeds {limit_text(comparison)}{_assumed(unseen)}"
+        return f"{_ONE[unseen.source]} may differ by more: the {deviation} is not known{_assumed(unseen)}"
+    if comparison.reason is Reason.UNSEEN_NOISE and not passes:
+        return f"that would stand up to a {deviation} of {limit_text(comparison, limit)}{_assumed(unseen)}"
+    return f"it stands unless the {deviation} exceeds {limit_text(comparison, limit)}{_assumed(unseen)}"
 
 
-def limit_text(comparison: Comparison) -> str:
-    """Standard deviation of unseen noise up to which a comparison holds: ``15 %``."""
-    evidence = comparison.evidence
-    assert evidence is not None
-    assert evidence.withstands is not None
-    return change_text(evidence.withstands, scale_of(COMPARED[comparison.metric]))
+def limit_text(comparison: Comparison, limit: float) -> str:
+    """A standard deviation of unseen noise on the scale of a comparison: ``15 %``."""
+    return change_text(limit, scale_of(COMPARED[comparison.metric]))
 
 
 def _assumed(unseen: Unseen) -> str:

@@ -241,8 +241,8 @@ def starts_unseen(
         sd: assumed standard deviation, where the machine has no floor; None to count none.
         floor: reads the floor.
     """
-    weight = sum(
-        1 / len(sessions)
+    weight = sum(  # of one start a side, since a server may have stayed up through several sessions
+        1.0
         for sessions in sides
         if sessions and all(trial.record.start_s is None for trials in sessions.values() for trial in trials)
     )

@@ -15,7 +15,7 @@ _TEMPLATES = {
     Reason.MULTIPLICITY: "not significant after correction over {metrics} metrics (Holm: p {p_value:.3f})",
     Reason.TOO_FEW_RUNS: "there are {runs_a} and {runs_b} runs, and each side needs {needed_runs}",
     Reason.TOO_FEW_PAIRS: "needs {needed_pairs} repeats in which both sides were measured in one session",
-    Reason.UNSEEN_NOISE: "the trials alone decide it, but not under the noise that they do not show",
+    Reason.UNSEEN_NOISE: "it would be {seen} by the trials alone, but not under the noise that they do not show",
     Reason.ZEROS: "0 in {count_a} of {runs_a} runs of A and in {count_b} of {runs_b} of B",
     Reason.AMONG_FAILURES: "among failures in {count_a} of {runs_a} runs of A and in {count_b} of {runs_b} of B",
     Reason.NO_FAILURES: "no request failed",

@@ -135,8 +135,8 @@ def smallest_text(comparison: Comparison) -> str:
     """``±3.1 %``: the smallest detectable change, with power 0.9; ``holds to 15 %`` of noise that is not seen."""
     if comparison.evidence is None:
         return ABSENT
-    if comparison.evidence.withstands is not None:
-        return f"holds to {limit_text(comparison)}"
+    if comparison.evidence.withstands is not None and comparison.judgement is not Judgement.UNCLEAR:
+        return f"holds to {limit_text(comparison, comparison.evidence.withstands)}"
     return change_text(comparison.evidence.smallest_effect, scale_of(COMPARED[comparison.metric]), "±")
 
 

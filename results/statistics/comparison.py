@@ -66,8 +66,9 @@ class Evidence(msgspec.Struct, frozen=True):
         runs: number of runs of A and of B; for pairs the number of pairs, twice.
         sought: the change that the runs are to rule out: the band, or what a gate is to detect.
         unseen: noise that the runs do not show; None if they show all of it.
-        withstands: standard deviation of the unseen noise up to which the conclusion from what is seen holds: the
-            judgement, or that B is not worse by ``sought``; None if there is no conclusion.
+        withstands: standard deviation of the unseen noise up to which the judgement by what is seen holds; None if that
+            is unclear, or all noise is seen.
+        rules_out_to: the same for B not being worse by ``sought``; None if that is not shown.
     """
 
     method: Method
@@ -81,6 +82,7 @@ class Evidence(msgspec.Struct, frozen=True):
     sought: float = 0.0
     unseen: Unseen | None = None
     withstands: float | None = None
+    rules_out_to: float | None = None
 
 
 class Reason(StrEnum):
@@ -99,7 +101,7 @@ class Reason(StrEnum):
     TOO_FEW_PAIRS = "too_few_pairs"
     """Too few repeats with both sides in one session (``needed_pairs``)."""
     UNSEEN_NOISE = "unseen_noise"
-    """The conclusion from what is seen does not hold under the noise that is not (``sd``)."""
+    """The judgement by what is seen (``seen``) does not hold under the noise that is not."""
     ZEROS = "zeros"
     """Some values are 0 (``count_a``, ``runs_a``, ``count_b``, ``runs_b``; ``p_value`` of the ranks)."""
     AMONG_FAILURES = "among_failures"
@@ -232,9 +234,9 @@ def judged(
         unseen: noise that the trials do not show; None if they show all of it.
     """
     sought = criteria.sought(effect.scale)
-    seen, limit = effect, None
+    seen, limits = effect, (None, None)
     if unseen is not None:
-        limit = _limit(metric, effect, unseen, criteria)
+        limits = _limits(metric, effect, unseen, criteria)
         effect = under(effect, unseen, unseen.sd or 0.0, criteria.alpha)
     p_value = effect.p_value if p_value is None else p_value
     interval = effect.interval(1 - criteria.alpha)
@@ -249,13 +251,13 @@ def judged(
         effect.n,
         sought,
         unseen,
-        limit,
+        *limits,
     )
     judgement = _judgement(metric, interval, effect, p_value, criteria)
     reason = Reason.INTERVAL
     parameters: Parameters = {}
     if unseen is not None and judgement is not _conclusion(metric, seen, criteria):
-        reason, parameters = Reason.UNSEEN_NOISE, Parameters(sd=unseen.sd or 0.0)
+        reason, parameters = Reason.UNSEEN_NOISE, Parameters(seen=_conclusion(metric, seen, criteria).value)
     if judgement in {Judgement.BETTER, Judgement.WORSE}:
         difference = abs(interval.centre - 1) * centre if effect.scale is Scale.RATIO else 0.0
         if 0 < difference <= criteria.error:
@@ -266,19 +268,22 @@ def judged(
     return of_effect(metric, level, interval, judgement, reason, parameters=parameters, evidence=evidence)
 
 
-def _limit(metric: Metric, effect: Contrast, unseen: Unseen, criteria: Criteria) -> float | None:
-    """Standard deviation of unseen noise up to which the conclusion from an effect holds; None without one."""
+def _limits(metric: Metric, effect: Contrast, unseen: Unseen, criteria: Criteria) -> tuple[float | None, float | None]:
+    """Standard deviations of unseen noise up to which B has its judgement, and is not worse by what is sought."""
     judgement = _conclusion(metric, effect, criteria)
-    if judgement is not Judgement.UNCLEAR:
-        return withstands(
-            effect, unseen, criteria.alpha, lambda whole: _conclusion(metric, whole, criteria) is judgement
-        )
+
+    def is_so(whole: Contrast) -> bool:
+        return _conclusion(metric, whole, criteria) is judgement
 
     def rules_out(whole: Contrast) -> bool:
         interval, sought = whole.interval(1 - criteria.alpha), criteria.sought(whole.scale)
         return sought > 0 and _rules_out(metric, interval, sought, is_ratio=whole.scale is Scale.RATIO)
 
-    return withstands(effect, unseen, criteria.alpha, rules_out) if rules_out(effect) else None
+    is_clear = judgement is not Judgement.UNCLEAR
+    return (
+        withstands(effect, unseen, criteria.alpha, is_so) if is_clear else None,
+        withstands(effect, unseen, criteria.alpha, rules_out) if rules_out(effect) else None,
+    )
 
 
 def _rules_out(metric: Metric, effect: Interval, sought: float, *, is_ratio: bool) -> bool:

@@ -14,7 +14,7 @@ from tests.results.stored.figures import figures_of
 STORED = Path(__file__).with_name("stored")
 COMMITS = ("480d7594", "84d47128")
 """Runs of these commits; the figures are those that 84d47128 read from them. Since then the rates of closed loops are
-those of the long run, within the noise of a few dozen requests."""
+those of the long run, within the noise of a few dozen requests, and searches have another estimator."""
 
 
 def unpack(name: str, folder: Path) -> Path:
@@ -69,6 +69,11 @@ def test_stored_runs_keep_their_figures(commit: str, tmp_path: Path):
     found = figures_of(tmp_path / commit)
     assert found.keys() == expected.keys()
     for place, values in expected.items():
+        if place == "search-search":  # few trials have an interval now, and far ones count
+            (low, level, high), (_, then, open_end) = found[place]["a"], values["a"]
+            assert (low, level) == (None, pytest.approx(then, rel=0.1))
+            assert level < high <= open_end
+            continue
         changed = {name for name in values if name.partition(" ")[0] in RATES and _is_closed(place, name)}
         assert {name: found[place].get(name) for name in values.keys() - changed} == {
             name: value for name, value in values.items() if name not in changed

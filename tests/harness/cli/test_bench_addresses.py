@@ -1,5 +1,6 @@
 """Bench with several addresses: what it takes, and where each address shows."""
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,10 @@ from typing import Any
 import pytest
 
 from bakeoff import results
+from bakeoff.engines.identity import Identity
 from bakeoff.harness.conduct.world import inside
+from bakeoff.harness.errors import BadExperiment
+from bakeoff.harness.experiment.bench import identified
 from bakeoff.harness.virtual import VirtualEngine, VirtualWorld
 from bakeoff.results.report import render_html
 from tests.harness.cli.test_cli import in_process
@@ -58,6 +62,27 @@ def test_two_servers_are_measured_in_turns_and_the_headline_says_which_is_better
     out = " ".join(captured.out.split())
     assert "At c=4, reference-2 delivered 1.1" in out
     assert "; it stands unless the standard deviation between starts of one server exceeds " in out
+
+
+@pytest.mark.parametrize("names", [("m", "other"), ("m", "m")])
+def test_servers_are_compared_by_one_model_name(names: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    found = iter(Identity("openai", (name,)) for name in names)
+
+    async def identify(*_: object) -> Identity:
+        return next(found)
+
+    monkeypatch.setattr("bakeoff.harness.experiment.bench.identify", identify)
+    data: dict[str, Any] = {
+        "name": "t", "engines": [{"url": ONE, "headers": {}}, {"url": OTHER, "headers": {}}],
+        "workload": {"name": "random", "options": {"input_tokens": 8, "output_tokens": 5}},
+        "loads": [{"concurrency": 1}],
+    }  # fmt: skip
+    same = (
+        contextlib.nullcontext() if names[0] == names[1] else pytest.raises(BadExperiment, match="serves other; both")
+    )
+    with same:
+        experiment, _ = identified(data, urls=[ONE, OTHER], engine=None, model=None, tokenizer="approximate")
+        assert [each.name for each in experiment.engines] == ["openai-1", "openai-2"]
 
 
 def test_one_address_shows_no_table_of_addresses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
