@@ -309,6 +309,11 @@ REJECTIONS = frozenset({FindingCode.NOT_FOUND, FindingCode.NOT_AUTHORISED, Findi
 """Failures that every later request of the engine would meet too: a key, name or address is wrong."""
 
 
+def is_of_surroundings(findings: Iterable[Finding]) -> bool:
+    """Whether the client or the machine caused all of these, so that another attempt may have none."""
+    return all(finding.code.cause in {Cause.CLIENT, Cause.MACHINE} for finding in findings)
+
+
 def is_against_engine(findings: Iterable[Finding]) -> bool:
     """Whether the engine caused a trial to be INVALID: evidence against it, not missing evidence."""
     return any(f.severity is Severity.INVALID and f.code.cause is Cause.ENGINE for f in findings)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
-from bakeoff.harness.cli.options import EXIT_INTERRUPTED, EXIT_INVALID, EXIT_OK, print_line, print_notice
+from bakeoff.harness.cli.options import EXIT_INTERRUPTED, EXIT_OK, print_line, print_notice
 from bakeoff.harness.errors import RunInterrupted
 
 REHEARSING: ContextVar[bool] = ContextVar("REHEARSING", default=False)
@@ -63,7 +63,7 @@ def command(
 
             if no_evidence is None or not isinstance(error, NoEvidence):
                 raise
-            print_notice(f"INVALID: {error}" if no_evidence == EXIT_INVALID else str(error))
+            print_notice(str(error))
             return no_evidence
         finally:
             REHEARSING.reset(rehearsing)

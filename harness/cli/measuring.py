@@ -291,11 +291,11 @@ def bench(
         **addresses,
         **{name: value for name, value in chosen.items() if value is not None},
     }
-    longest_s = TrialConfig().max_window_s
+    longest_s, default_repeats = TrialConfig().max_window_s, 1 if against is None else DEFAULT_REPEATS
     data = {
         "name": name,
         "seed": seed,
-        "repeats": repeats or (1 if against is None else DEFAULT_REPEATS),
+        "repeats": default_repeats if repeats is None else repeats,
         "engines": [server] if against is None else [server, server | {"url": against}],
         "request": request,
         "workload": {

@@ -67,10 +67,10 @@ def compare(
 ) -> "EngineComparison":
     """Compare B with A, level by level: bakeoff compare A B, or of several runs A1 A2 A3 --with B1 B2.
 
-    Each ratio B/A has an interval: over the trials of one run, of several runs over the runs. One line says which noise
-    it has seen, and what would undo the primary result. The guardrails
-    (medians, rates, failures, objectives, and metrics that --metric names) are corrected for multiple comparisons
-    (Holm); other metrics are judged by themselves.
+    Each ratio B/A has an interval: over trials where a side is one run, over runs where it is several. One line says
+    which noise it has seen, and what would undo the primary result. The guardrails (medians, rates, failures,
+    objectives, and metrics that --metric names) are corrected for multiple comparisons (Holm); other metrics are judged
+    by themselves.
 
     Parameters
     ----------

@@ -17,13 +17,13 @@ from bakeoff.results.compare.primary import primary_load, primary_metric
 from bakeoff.results.compare.sides import side_of
 from bakeoff.results.compare.text import band_text, why_text
 from bakeoff.results.errors import NoEvidence
-from bakeoff.results.findings import Cause
+from bakeoff.results.findings import is_of_surroundings
 from bakeoff.results.metrics import CATALOGUE, Better, Metric
 from bakeoff.results.records import RunStatus, Verdict
 from bakeoff.results.report.attribution import profile_sentence
 from bakeoff.results.report.search_lines import search_sentence
 from bakeoff.results.report.tallies import tally_text
-from bakeoff.results.run.cells import Cell, Trial
+from bakeoff.results.run.cells import Cell
 from bakeoff.results.run.deviation import deviation_of
 from bakeoff.results.run.levels import Level, engines_of, levels_of
 from bakeoff.results.run.run import Run
@@ -51,17 +51,12 @@ class VerdictLine(msgspec.Struct, frozen=True):
 def verdict(run: Run) -> VerdictLine:
     """Word the verdict for the top of a report, and how to get one that is missing."""
     line = _verdict(run)
-    lacks = run.unfinished or any(map(_may_pass, run.counted))
+    invalidating = (trial.record.invalidating for trial in run.counted)
+    lacks = run.unfinished or any(findings and is_of_surroundings(findings) for findings in invalidating)
     if line.decided or line.is_figure or not lacks or run.search is not None or run.status is RunStatus.RUNNING:
         return line
     again = f"bakeoff run {run.path} --resume {run.path} --out {run.path.parent}"
     return msgspec.structs.replace(line, remedy=f"{again} measures what is missing.")
-
-
-def _may_pass(trial: Trial) -> bool:
-    """Whether a trial is INVALID for reasons of the client or the machine alone, so that another may be VALID."""
-    causes = {finding.code.cause for finding in trial.record.invalidating}
-    return bool(causes) and causes <= {Cause.CLIENT, Cause.MACHINE}
 
 
 def _verdict(run: Run) -> VerdictLine:

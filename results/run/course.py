@@ -1,11 +1,11 @@
-"""How trials of one server differ by their order: it warmed up in the first, or slows down in each.
+"""How trials of one server depend on their order: it still warmed up in the first, or is slower in each than before.
 
-Repeats are taken for noise, and a difference that has a reason widens every interval without a word. An engine that the
-harness starts has a start for each repeat; a server at an address stays up, so its trials are one history.
+Intervals take the differences between repeats for noise. A server at an address stays up through all of them, so a
+difference may have a reason, which the interval would hold without a word. An engine that the harness starts is started
+for each repeat.
 """
 
-import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import msgspec
 import numpy as np
@@ -51,15 +51,11 @@ def courses(trials: Iterable[Trial]) -> list[Course]:
     for trial in sorted(trials, key=lambda each: each.record.order):
         if trial.record.verdict is Verdict.VALID and trial.record.start_s is None:
             stayed_up.setdefault(key_of(trial.record), []).append(trial)
-    found = (
-        course
-        for (engine, _, load), own in stayed_up.items()
-        for course in itertools.islice(_of_server(engine, load, own), 1)
-    )
-    return list(found)
+    found = (next(_of_server(engine, load, own), None) for (engine, _, load), own in stayed_up.items())
+    return [course for course in found if course is not None]
 
 
-def _of_server(engine: str, load: str, trials: list[Trial]) -> Iterable[Course]:
+def _of_server(engine: str, load: str, trials: list[Trial]) -> Iterator[Course]:
     for metric in _PACES:
         values = [value for trial in trials if (value := trial.metrics[metric].value) is not None]
         if len(values) < max(_MIN_TRIALS, len(trials)):

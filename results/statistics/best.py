@@ -1,8 +1,9 @@
 """The best of several settings: which ones cannot be told apart from it, and how much of its lead is luck.
 
-The best is chosen for its figure, so it is compared with the others by the studentised range: of k equal settings some
-one falls outside the interval in as many experiments as the level says, however many there are (Tukey 1953; Kramer 1956
-for unequal numbers). Intervals for one pair would lose some of twelve equal settings in half of the experiments.
+The best is chosen for its figure, so it is compared with the others by the studentised range: of k equal settings at
+least one falls outside its interval in as many experiments as the level says, however many settings there are (Tukey
+1953; Kramer 1956 for unequal numbers). Intervals for one pair would lose some of twelve equal settings in half of the
+experiments.
 
 The figure of the best is too good by the luck for which it was chosen. Shrinking each mean towards their mean by the
 part of their variation that noise explains (James and Stein 1961, positive part) takes it off on average.

@@ -253,11 +253,11 @@ def judged(
         unseen,
         *limits,
     )
-    judgement = _judgement(metric, interval, effect, p_value, criteria)
+    judgement, by_seen = _judgement(metric, effect, criteria, p_value), _judgement(metric, seen, criteria)
     reason = Reason.INTERVAL
     parameters: Parameters = {}
-    if unseen is not None and judgement is not _conclusion(metric, seen, criteria):
-        reason, parameters = Reason.UNSEEN_NOISE, Parameters(seen=_conclusion(metric, seen, criteria).value)
+    if unseen is not None and judgement is not by_seen:
+        reason, parameters = Reason.UNSEEN_NOISE, Parameters(seen=by_seen.value)
     if judgement in {Judgement.BETTER, Judgement.WORSE}:
         difference = abs(interval.centre - 1) * centre if effect.scale is Scale.RATIO else 0.0
         if 0 < difference <= criteria.error:
@@ -270,10 +270,10 @@ def judged(
 
 def _limits(metric: Metric, effect: Contrast, unseen: Unseen, criteria: Criteria) -> tuple[float | None, float | None]:
     """Standard deviations of unseen noise up to which B has its judgement, and is not worse by what is sought."""
-    judgement = _conclusion(metric, effect, criteria)
+    judgement = _judgement(metric, effect, criteria)
 
     def is_so(whole: Contrast) -> bool:
-        return _conclusion(metric, whole, criteria) is judgement
+        return _judgement(metric, whole, criteria) is judgement
 
     def rules_out(whole: Contrast) -> bool:
         interval, sought = whole.interval(1 - criteria.alpha), criteria.sought(whole.scale)
@@ -296,11 +296,9 @@ def _rules_out(metric: Metric, effect: Interval, sought: float, *, is_ratio: boo
     return effect.high <= same + sought
 
 
-def _conclusion(metric: Metric, effect: Contrast, criteria: Criteria) -> Judgement:
-    return _judgement(metric, effect.interval(1 - criteria.alpha), effect, effect.p_value, criteria)
-
-
-def _judgement(metric: Metric, interval: Interval, effect: Contrast, p_value: float, criteria: Criteria) -> Judgement:
+def _judgement(metric: Metric, effect: Contrast, criteria: Criteria, p_value: float | None = None) -> Judgement:
+    """Judge a contrast; ``p_value`` replaces its own."""
+    interval = effect.interval(1 - criteria.alpha)
     assert interval.low is not None
     assert interval.high is not None
     no_change = 1.0 if effect.scale is Scale.RATIO else 0.0
@@ -308,7 +306,7 @@ def _judgement(metric: Metric, interval: Interval, effect: Contrast, p_value: fl
     lowest = 1 / (1 + criteria.band) if effect.scale is Scale.RATIO else -criteria.band
     if interval.low >= lowest and interval.high <= no_change + criteria.band:
         return Judgement.SAME
-    if p_value > criteria.alpha:
+    if (effect.p_value if p_value is None else p_value) > criteria.alpha:
         return Judgement.UNCLEAR
     improved = (interval.centre > no_change) == (metric.better is Better.HIGHER)
     return Judgement.BETTER if improved else Judgement.WORSE

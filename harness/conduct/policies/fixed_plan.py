@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from bakeoff.harness.conduct.policies import Done
-from bakeoff.results.findings import Cause, FindingCode
+from bakeoff.results.findings import FindingCode, is_of_surroundings
 from bakeoff.results.log.run_log import RunLog, TrialPlanned
 from bakeoff.results.records import TrialPlan, TrialRecord, Verdict
 from bakeoff.results.text.findings import main_reason
@@ -71,9 +71,9 @@ def is_spoilt(record: TrialRecord) -> bool:
 
     They are the client's or the machine's, or an engine became slower, for which the machine may be the reason too.
     """
-    codes = {finding.code for finding in record.invalidating} - {FindingCode.BECAME_SLOWER}
+    others = (finding for finding in record.invalidating if finding.code is not FindingCode.BECAME_SLOWER)
     has_reasons = record.verdict is Verdict.INVALID and bool(record.invalidating)
-    return has_reasons and all(code.cause in {Cause.CLIENT, Cause.MACHINE} for code in codes)
+    return has_reasons and is_of_surroundings(others)
 
 
 def _why_hopeless(log: RunLog) -> str | None:

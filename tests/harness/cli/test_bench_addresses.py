@@ -97,6 +97,7 @@ def test_one_address_shows_no_table_of_addresses(tmp_path: Path, capsys: pytest.
     ("options", "complaint"),
     [
         ((ONE, "--balance", "by-session"), "--balance divides requests among several addresses; give --url for each"),
+        ((ONE, "--repeats", "0"), "repeats must be at least 1"),
         ((ONE, OTHER, "--against", "http://third:3"), "--against compares two servers; give one --url"),
         ((ONE, OTHER, "--balance", "fair"), "--balance must be one of round-robin, least-in-flight, by-session,"),
         ((ONE, ONE), "urls (--url of bench) has an address twice; remove one"),
