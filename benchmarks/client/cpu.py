@@ -4,7 +4,8 @@ A whole run with the default configuration and a bare asyncio client (:mod:`benc
 each with all its processes on one core, against a truth server on another. As root the bare client gets real-time
 priority, like our worker: a client that waits for its core reads several chunks at once, which takes less CPU time.
 Errors are the client's records minus the truth server's for the same requests. CPU time is that of all processes of the
-client from the first request of the load to the last token. ``--rounds`` and ``--streams`` shorten the benchmark.
+client from the first request of the load to the last token. Of a trial that was spoilt and repeated, the last attempt
+counts. ``--rounds`` and ``--streams`` shorten the benchmark; ``--before CHECKOUT`` lets another commit take turns, too.
 """
 
 import argparse
@@ -16,13 +17,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
 from bakeoff import results
-from bakeoff.harness.cli.options import EXIT_INVALID, EXIT_OK
+from bakeoff.harness.cli.exits import EXIT_INVALID, EXIT_OK
 from bakeoff.harness.truth import Answered, Ending, Schedule, truth_process
 from bakeoff.harness.truth.record import gaps_s, ttft_s
 from bakeoff.results.metrics import latency
@@ -35,6 +37,7 @@ TTFT_S, ITL_S = 0.05, 0.02
 MAX_CHUNKS_PER_S = 25_600
 """What a server on one core sends on time: with more streams, gaps are longer and answers shorter."""
 DURATION_S = 8.0
+_REPOSITORY = Path(__file__).resolve().parents[2]
 _LIMIT_S = 600.0
 _BAKEOFF = "from bakeoff.harness.entry import main; main()"
 _FLOOR_MS = 0.1
@@ -69,12 +72,17 @@ def main() -> None:
     model_argument(parser)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--streams", type=int, nargs="+", default=list(LEVELS))
+    parser.add_argument("--before", type=Path, metavar="CHECKOUT", help="a checkout of the commit to compare with")
     options = parser.parse_args()
+    model = Path(options.model)
+    clients = {"bakeoff": partial(through_bakeoff, model, _REPOSITORY), "bare": through_bare}
+    if options.before:
+        clients["before"] = partial(through_bakeoff, model, options.before.resolve())
     readings: dict[tuple[int, str], list[Reading]] = {}
     for _ in range(options.rounds):
         for streams in options.streams:
-            for name, measure in (("bakeoff", through_bakeoff), ("bare", through_bare)):
-                reading = asyncio.run(measure(streams, Path(options.model)))
+            for name, measure in clients.items():
+                reading = asyncio.run(measure(streams))
                 readings.setdefault((streams, name), []).append(reading)
                 print(f"{streams:5,} streams {name:8} {_line(reading)}", flush=True)
     medians = {key: _median(group) for key, group in readings.items()}
@@ -89,28 +97,33 @@ def main() -> None:
         ttft_ratio = bakeoff.ttft_p99_error_ms / max(_FLOOR_MS, bare.ttft_p99_error_ms)
         bars.add(f"ttft_from_send_p99_error_over_bare_{streams}", ttft_ratio, "<=", 2)
         bars.add(f"cpu_over_bare_{streams}", bakeoff.cpu_s_per_1m_chunks / bare.cpu_s_per_1m_chunks, "<=", 2)
+        if before := medians.get((streams, "before")):
+            for figure in Reading.__struct_fields__:
+                ratio = getattr(bakeoff, figure) / max(_FLOOR_MS, getattr(before, figure))
+                bars.add(f"{figure}_over_before_{streams}", ratio, "<=", 1.1)
     bars.finish()
 
 
-async def through_bakeoff(streams: int, model: Path) -> Reading:
-    """One trial through the command line."""
+async def through_bakeoff(model: Path, checkout: Path, streams: int) -> Reading:
+    """One trial through the command line of ``checkout``."""
     with tempfile.TemporaryDirectory(prefix="bakeoff-") as scratch:
         async with truth_process(Schedule(TTFT_S, itl_s(streams), finish_chunk=False), core=SERVER_CORE) as truth:
             experiment = Path(scratch) / "cpu.toml"
             experiment.write_text(_experiment(truth.url, streams, model), encoding="utf-8")
             arguments = ["-c", _BAKEOFF, "run", str(experiment), "--out", str(Path(scratch) / "runs")]
-            footprint = await asyncio.to_thread(_run_watched, arguments)
+            footprint = await asyncio.to_thread(_run_watched, arguments, checkout)
             answers = [answer for answer in await truth.answered() if answer.ending is Ending.COMPLETE]
-        (trial,) = results.load(next((Path(scratch) / "runs").iterdir())).finished
+        *_, trial = results.load(next((Path(scratch) / "runs").iterdir())).finished
         requests = trial.requests.ok
         record = trial.record
+    answers = [answer for answer in answers if answer.start_ns >= record.issue_start_ns]
     # Ramp and tail are compared, too; the server may have written what the client gives up at the end.
     assert 0 <= len(answers) - len(requests) <= streams, f"{len(requests)} requests, {len(answers)} answers"
     ttfts_s = np.nan_to_num(latency.ttft_from_send_s(requests)).tolist()
     return _reading(ttfts_s, latency.chunk_gaps_s(requests)[0].tolist(), answers, footprint, record.issue_start_ns)
 
 
-async def through_bare(streams: int, model: Path) -> Reading:  # noqa: ARG001  (it sends one prompt)
+async def through_bare(streams: int) -> Reading:
     """The same number of requests through the bare client."""
     with tempfile.TemporaryDirectory(prefix="bakeoff-") as scratch:
         file = Path(scratch) / "bare.json"
@@ -119,7 +132,7 @@ async def through_bare(streams: int, model: Path) -> Reading:  # noqa: ARG001  (
             numbers = [port, str(streams), str(turns(streams) * streams), str(tokens(streams))]
             pinned = ["-m", "benchmarks.peers.pinned", str(CLIENT_CORE), "alone", sys.executable]
             arguments = [*pinned, "-m", "benchmarks.peers.drivers.bare", *numbers, str(file)]
-            footprint = await asyncio.to_thread(_run_watched, arguments)
+            footprint = await asyncio.to_thread(_run_watched, arguments, _REPOSITORY)
             answers = await truth.answered()
         timings = msgspec.json.decode(file.read_bytes(), type=list[tuple[int, list[int]]])
     assert len(timings) == len(answers)
@@ -164,13 +177,18 @@ def _p99_error_ms(seen_s: Sequence[float], true_s: Sequence[float]) -> float:
     return abs(float(np.quantile(seen_s, 0.99) - np.quantile(true_s, 0.99))) * 1e3
 
 
-def _run_watched(arguments: Sequence[str]) -> Footprint:
+def _run_watched(arguments: Sequence[str], checkout: Path) -> Footprint:
     """Run Python with ``arguments`` on the client's core, and measure the cost of all its processes."""
+    environment = {**os.environ, "PYTHONPATH": f"{checkout / 'src'}{os.pathsep}{checkout}"}
     allowed_cores = os.sched_getaffinity(0)
     with tempfile.TemporaryFile() as log:
         os.sched_setaffinity(0, {CLIENT_CORE})  # of this thread alone; the process inherits it
         process = subprocess.Popen(
-            [sys.executable, *arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+            [sys.executable, *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=environment,
         )
         os.sched_setaffinity(0, allowed_cores)
         watch = Watch(process.pid, SERVER_CORE)
