@@ -72,7 +72,7 @@ LOG_NAME = "run.jsonl"
 _TRIAL_ID = re.compile(r"[\w-][\w.-]*")
 _MAX_NAME_BYTES = 255
 _BLOCK_BYTES = 1 << 20
-QUICK_BYTES = 8 << 20
+QUICK_BYTES = 2 << 20
 """Raw logs that are decoded and shown within a second, when the user waits for the end of an interrupted run."""
 _Record = TypeVar("_Record", bound=msgspec.Struct)
 

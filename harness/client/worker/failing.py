@@ -22,7 +22,10 @@ _REJECTIONS = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, HTTPStat
 """Besides redirects, the statuses that every later request would get too: a key, name or address is wrong."""
 _TRUSTED = 10
 """After this many answers in a row, answers are decoded rarely and late: decoding would delay the next request."""
-_MAX_DECODED_BYTES = 1 << 20
+_MAX_DECODED_BYTES = 1 << 16
+"""Longer answers take so long that failures of theirs flood nothing, and decoding them would hold the load up."""
+_MAX_RESET_BYTES = 1 << 20
+"""As for answers whose connection broke behind their end, which seldom happens."""
 _END_MARKS = (b"DONE", b"usage")
 """One of them is in the last reads of a whole answer."""
 
@@ -64,7 +67,7 @@ class FailureDetector:
         tail = b"".join(request.reads[-2:])
         if self._dialect is None or not any(mark in tail for mark in _END_MARKS):
             return False
-        is_small = sum(map(len, request.reads)) <= _MAX_DECODED_BYTES
+        is_small = sum(map(len, request.reads)) <= _MAX_RESET_BYTES
         return is_small and is_answer(request, self._dialect, is_reset=True)
 
     def _decode(self, request: RequestInFlight) -> bool:
