@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from bakeoff.harness.cli.options import EXIT_INVALID
+from bakeoff.harness.cli.exits import EXIT_INVALID
 from bakeoff.harness.host.gpu import open_gpus, visible_to
 from benchmarks.bars import Bars, model_argument
 

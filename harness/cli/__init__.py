@@ -3,6 +3,8 @@
 ``--help`` imports this whole package, so commands import heavy modules inside their functions.
 """
 
+from collections.abc import Iterator
+
 import cyclopts
 
 from bakeoff.harness.cli import (
@@ -22,6 +24,7 @@ from bakeoff.harness.cli import (
     traffic,
     truth,
 )
+from bakeoff.harness.cli.exits import exit_codes
 
 
 def make_app() -> cyclopts.App:
@@ -65,7 +68,19 @@ def make_app() -> cyclopts.App:
         traffic.workloads_app,
     ):
         app.command(group)
+    for name, below in commands_of(app):
+        below.help_epilogue = "Exit codes: " + "; ".join(f"{code} {words}" for code, words in exit_codes(name).items())
     return app
+
+
+def commands_of(app: cyclopts.App, prefix: str = "") -> Iterator[tuple[str, cyclopts.App]]:
+    """Commands below this one with their whole names, such as ``claims run``; groups without their own."""
+    for name in (name for name in app if not name.startswith("-")):
+        below = app[name]
+        if below.default_command is None:
+            yield from commands_of(below, f"{prefix}{name} ")
+        else:
+            yield f"{prefix}{name}", below
 
 
 def _version() -> str:

@@ -6,7 +6,8 @@ from typing import Annotated
 
 import cyclopts
 
-from bakeoff.harness.cli.options import EXIT_CANNOT_TELL, EXIT_OK, Json, standard_output
+from bakeoff.harness.cli.exits import EXIT_CANNOT_TELL, EXIT_OK
+from bakeoff.harness.cli.options import Json, standard_output
 
 claims_app = cyclopts.App(name="claims", help="Re-measure well-known claims about inference.")
 
@@ -64,9 +65,6 @@ def run(
 ) -> int:
     """Test claims on this machine; a claim that was tested under the same conditions is not tested again.
 
-    Exit 0: every claim has a result, whatever it is. 2: some are left, because time was up or no trial was VALID. 3: a
-    mistake in the command or a claim file.
-
     Parameters
     ----------
     here
@@ -105,8 +103,6 @@ def run(
 @claims_app.command
 def report(*, out: Out = _FOLDER, catalogue: Catalogues = None, page: Path | None = None, json: Json = False) -> int:
     """Write the page of all claims: claims.html, and claims.md beside it.
-
-    Exit 0: every claim has a result. 2: some have none. 3: a mistake in the command or a claim file.
 
     Parameters
     ----------

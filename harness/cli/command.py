@@ -5,7 +5,8 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
-from bakeoff.harness.cli.options import EXIT_INTERRUPTED, EXIT_OK, print_line, print_notice
+from bakeoff.harness.cli.exits import EXIT_INTERRUPTED, EXIT_OK
+from bakeoff.harness.cli.options import print_line, print_notice
 from bakeoff.harness.errors import RunInterrupted
 
 REHEARSING: ContextVar[bool] = ContextVar("REHEARSING", default=False)

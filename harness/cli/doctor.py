@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING
 
 from bakeoff.harness.cli.command import command
-from bakeoff.harness.cli.options import EXIT_DISTURBED, EXIT_OK, Json
+from bakeoff.harness.cli.exits import EXIT_DISTURBED, EXIT_OK
+from bakeoff.harness.cli.options import Json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -14,8 +15,7 @@ if TYPE_CHECKING:
 def doctor() -> "list[Check]":
     """Check what disturbs measurements on this machine, and how to fix it.
 
-    Nothing is changed; the exit code is 1 if something disturbs. To check whether engines can run here, use bakeoff
-    engines doctor.
+    Nothing is changed. To check whether engines can run here, use bakeoff engines doctor.
     """
     from bakeoff.harness.host.doctor import examine_machine
 

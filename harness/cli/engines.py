@@ -6,7 +6,8 @@ from typing import Annotated
 
 import cyclopts
 
-from bakeoff.harness.cli.options import EXIT_OK, Json, standard_output
+from bakeoff.harness.cli.exits import EXIT_OK
+from bakeoff.harness.cli.options import Json, standard_output
 
 engines_app = cyclopts.App(name="engines", help="List, check, install and start engines.")
 

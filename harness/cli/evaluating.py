@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import cyclopts
 
+from bakeoff.harness.cli.exits import EXIT_OK
 from bakeoff.harness.cli.listing import models_app
-from bakeoff.harness.cli.options import EXIT_OK, Json, standard_output
+from bakeoff.harness.cli.options import Json, standard_output
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import cyclopts
 
 from bakeoff.harness.cli.command import command
-from bakeoff.harness.cli.options import DEFAULT_OUT, EXIT_OK, File, Json, Out
+from bakeoff.harness.cli.exits import EXIT_OK
+from bakeoff.harness.cli.options import DEFAULT_OUT, File, Json, Out
 
 if TYPE_CHECKING:
     from bakeoff.results import Run

@@ -9,12 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import cyclopts
 
 from bakeoff.harness.cli.command import command
+from bakeoff.harness.cli.exits import EXIT_CANNOT_TELL, EXIT_INVALID, EXIT_OK, EXIT_REGRESSION
 from bakeoff.harness.cli.options import (
     DEFAULT_OUT,
-    EXIT_CANNOT_TELL,
-    EXIT_INVALID,
-    EXIT_OK,
-    EXIT_REGRESSION,
     Bands,
     EveryMetric,
     Json,
@@ -85,7 +82,8 @@ def gate(
         metric's, such as ttft_p99=10%, attainment=0.5pp, failures=0 (any significant change counts) or work=10%
         (difference in work done). Repeat the option for several.
     only_common
-        Judge the load levels that both sides have, though the candidate lacks others of the baseline, which is exit 3.
+        Judge the load levels and guardrails that both sides have, though the candidate lacks others of the baseline,
+        which is exit 3.
     out
         With an experiment: parent of the new run folder.
     """

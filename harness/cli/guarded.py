@@ -4,16 +4,12 @@ import errno
 import inspect
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import cyclopts
 
-from bakeoff.harness.cli.options import EXIT_INTERRUPTED, EXIT_INVALID, EXIT_OK, EXIT_USER
+from bakeoff.harness.cli.exits import EXIT_INTERRUPTED, EXIT_INVALID, EXIT_OK, mistake_code
 from bakeoff.harness.errors import ClientFailed, expected_errors, first_leaf
 from bakeoff.harness.unexpected import unexpected
-
-if TYPE_CHECKING:
-    from bakeoff.results.errors import NotWritable
 
 _MOST_CHARS = 400
 _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG}
@@ -22,18 +18,15 @@ _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG}
 Bare OSErrors come from code that raises no error of ours, such as temporary files.
 """
 _MEASURING = {"bench", "calibrate", "gate", "profile", "run", "search"}
-_VERDICT_COMMANDS = {"claims", "gate", "history"}
-"""Their exit code 2 means "cannot tell" or "some are left", so a mistake exits with 3."""
 
 
 def guarded(app: cyclopts.App, arguments: Sequence[str]) -> int:
     """Run the application on the arguments after ``bakeoff``.
 
     Returns:
-        The command's exit code; 2 for an expected error (3 from claims, gate and history), 3 if output cannot be
-        written or the error is unexpected, 130 after Ctrl-C.
+        The command's exit code, by :mod:`bakeoff.harness.cli.exits`.
     """
-    mistake = EXIT_INVALID if arguments and arguments[0] in _VERDICT_COMMANDS else EXIT_USER
+    mistake = mistake_code(" ".join(app.parse_commands(arguments)[0]))
     if arguments and arguments[0] in _MEASURING and (odd := next(filter(_is_undecodable, arguments), None)):
         _complain(f"{odd!r} is not UTF-8, which names that are stored must be", "rename it")
         return mistake
@@ -63,6 +56,8 @@ def _mistake(error: cyclopts.CycloptsError, command: str) -> str:
 
 def _failed(raised: Exception, mistake: int, app: cyclopts.App, arguments: Sequence[str]) -> int:
     """Report an error of a command; its exit code, ``mistake`` for one of the user."""
+    from bakeoff.results.errors import NoEvidence, NotWritable
+
     error = first_leaf(raised)
     if isinstance(error, OSError) and error.errno in _UNWRITABLE:
         _complain(f"cannot write {error.filename or 'a file'}: {error.strerror}", "free some space, or set TMPDIR")
@@ -71,11 +66,11 @@ def _failed(raised: Exception, mistake: int, app: cyclopts.App, arguments: Seque
         return unexpected(error)
     for line in getattr(error, "log_tail", ()):
         sys.stderr.write(_masked(f"  | {line}\n"))
-    if isinstance(error, _not_writable()):
+    if isinstance(error, NotWritable):
         _complain(str(error), None if error.has_advice else _remedy(app, arguments))
         return EXIT_INVALID
     _complain(str(error))
-    return EXIT_INVALID if isinstance(error, ClientFailed) else mistake
+    return EXIT_INVALID if isinstance(error, ClientFailed | NoEvidence) else mistake
 
 
 def _remedy(app: cyclopts.App, arguments: Sequence[str]) -> str:
@@ -104,9 +99,3 @@ def _masked(text: str) -> str:
     """Mask secrets. Until ``bakeoff.engines.secrets`` has been imported, no secret is known."""
     secrets = sys.modules.get("bakeoff.engines.secrets")
     return secrets.masked(text) if secrets else text
-
-
-def _not_writable() -> "type[NotWritable]":
-    from bakeoff.results.errors import NotWritable
-
-    return NotWritable

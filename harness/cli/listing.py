@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import cyclopts
 
-from bakeoff.harness.cli.options import EXIT_OK, Json
+from bakeoff.harness.cli.exits import EXIT_OK
+from bakeoff.harness.cli.options import Json
 
 if TYPE_CHECKING:
     from bakeoff.engines import Model

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import cyclopts
 
 from bakeoff.harness.cli.command import REHEARSING, Rehearsed, command
+from bakeoff.harness.cli.exits import EXIT_INVALID, EXIT_OK
 from bakeoff.harness.cli.options import (
     DEFAULT_OUT,
-    EXIT_INVALID,
-    EXIT_OK,
     DryRun,
     File,
     Headers,

@@ -1,4 +1,4 @@
-"""Options and exit codes shared by the commands."""
+"""Options shared by the commands."""
 
 import os
 import sys
@@ -54,10 +54,6 @@ Ray = Annotated[str | None, cyclopts.Parameter(name="--ray")]
 """Ray cluster that runs the workers."""
 
 DEFAULT_OUT = Path("runs")
-EXIT_OK, EXIT_USER, EXIT_INVALID, EXIT_INTERRUPTED = 0, 2, 3, 130
-"""2: the user made a mistake. 3: the run is no evidence, or its files cannot be written."""
-EXIT_REGRESSION, EXIT_CANNOT_TELL, EXIT_DISTURBED = 1, 2, 1
-"""Verdicts of gate and history. There a mistake exits with 3: a pipeline that tolerates 2 must not tolerate a typo."""
 _WIDTH = 100
 
 

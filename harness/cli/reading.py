@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bakeoff.harness.cli.command import command
+from bakeoff.harness.cli.exits import EXIT_CANNOT_TELL, EXIT_OK, EXIT_REGRESSION
 from bakeoff.harness.cli.options import (
     DEFAULT_OUT,
-    EXIT_CANNOT_TELL,
-    EXIT_OK,
-    EXIT_REGRESSION,
     Bands,
     Candidates,
     EveryMetric,
@@ -132,9 +130,7 @@ def history(
 ) -> "list[Series]":
     """Find between which commits a metric changed: exit 1 if the newest step is a regression.
 
-    Reports the commits around each step; a drift has no single cause. Exit 0: no series that includes the newest run
-    ends with a step for the worse. Exit 2: one of them is inconclusive (fewer than six runs, or a newest value that is
-    missing, 0, or far on the bad side). Exit 3: no such runs, or a mistake in the call.
+    Reports the commits around each step; a drift has no single cause.
 
     Parameters
     ----------

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import cyclopts
 
 from bakeoff.harness.cli.command import command
+from bakeoff.harness.cli.exits import EXIT_INVALID, EXIT_OK
 from bakeoff.harness.cli.options import (
     DEFAULT_OUT,
-    EXIT_INVALID,
-    EXIT_OK,
     Json,
     Out,
     Ray,
@@ -49,9 +48,7 @@ def search(
 ) -> "Run":
     """Find the highest load at which each engine meets its objectives.
 
-    Single trials are noisy, so the search is a noisy bisection and each answer has an interval. Exit 0: every engine
-    is known to meet the objectives at some level. Exit 3: one meets them at none, its interval reaches below the range,
-    or no trial could be judged.
+    Single trials are noisy, so the search is a noisy bisection and each answer has an interval.
 
     Parameters
     ----------

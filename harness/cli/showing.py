@@ -6,7 +6,8 @@ from typing import Annotated
 
 import cyclopts
 
-from bakeoff.harness.cli.options import DEFAULT_OUT, EXIT_OK
+from bakeoff.harness.cli.exits import EXIT_OK
+from bakeoff.harness.cli.options import DEFAULT_OUT
 
 Names = Annotated[list[str] | None, cyclopts.Parameter(name="--name", negative="")]
 Flag = Annotated[bool, cyclopts.Parameter(negative="")]

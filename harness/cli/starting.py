@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import cyclopts
 
 from bakeoff.harness.cli.engines import engines_app
-from bakeoff.harness.cli.options import EXIT_INTERRUPTED, EXIT_OK, Json
+from bakeoff.harness.cli.exits import EXIT_INTERRUPTED, EXIT_OK
+from bakeoff.harness.cli.options import Json
 
 if TYPE_CHECKING:
     from bakeoff.engines import Engine, EngineSpec, Model

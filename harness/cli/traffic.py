@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, TypeVar
 
 import cyclopts
 
-from bakeoff.harness.cli.options import EXIT_OK, Json, WorkloadOptions, standard_output
+from bakeoff.harness.cli.exits import EXIT_OK
+from bakeoff.harness.cli.options import Json, WorkloadOptions, standard_output
 from bakeoff.harness.host.streams import has_reader
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import cyclopts
 
-from bakeoff.harness.cli.options import EXIT_OK
+from bakeoff.harness.cli.exits import EXIT_OK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bakeoff.harness.cli.options import EXIT_INVALID, EXIT_OK
+from bakeoff.harness.cli.exits import EXIT_INVALID, EXIT_OK
 from benchmarks.peers.install import executable
 
 _RULES = """

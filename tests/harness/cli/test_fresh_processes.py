@@ -4,14 +4,12 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import cyclopts
 import msgspec
 import pytest
 
-from bakeoff.harness.cli import make_app
+from bakeoff.harness.cli import commands_of, make_app
 from tests.fresh import PACKAGES, ROOT, modules
 from tests.results.builders import FAST, LOADS, SLOW, Sheet, build_run
 from tests.results.views.test_views_import import result
@@ -45,7 +43,7 @@ COMMANDS = {
     "floor": ("runs/run", 2, ""),
     "frontier": ("runs/run", 0, "per user"),
     "gate": ("--baseline runs/run@a --candidate runs/run@b", 1, "TPOT p50 at c=1"),
-    "grid": ("runs/run", 2, "has no grid; give an engine of its experiment grid"),
+    "grid": ("runs/run", 3, "has no grid; give an engine of its experiment grid"),
     "history": ("runs --name demo", 2, "the longest series has 1 runs"),
     "import aiperf": ("vllm.json", 2, "not a request of AIPerf"),
     "import guidellm": ("vllm.json", 2, "not a report of GuideLLM"),
@@ -60,7 +58,7 @@ COMMANDS = {
     "models quantize": ("nothing --out out --method int8", 2, "unknown model 'nothing'"),
     "models trim": ("nothing", 2, "unknown model 'nothing'"),
     "plan": ("smollm2-135m --gpu h200", 0, "0.13 G parameters; 257 MiB in bf16"),
-    "profile": ("--diff runs/run runs/run", 2, "runs/run has no profiled trial at all; make one with bakeoff profile"),
+    "profile": ("--diff runs/run runs/run", 3, "runs/run has no profiled trial at all; make one with bakeoff profile"),
     "report": ("runs/run", 0, "report: runs/run/report.html"),
     "run": ("experiment.toml --out file", 3, "cannot make the folder"),
     "search": ("experiment.toml --slo ttft_p99<1s --out file", 3, "cannot make the folder"),
@@ -96,15 +94,6 @@ def fresh(job: str, folder: Path, stdin: str = "") -> str:
     return subprocess.run(argv, cwd=folder, env=env, input=stdin, capture_output=True, text=True, check=True).stdout
 
 
-def names(app: cyclopts.App, prefix: str = "") -> Iterator[str]:
-    """Names of all commands below this one."""
-    for name in app.resolved_commands():
-        if name.startswith("-"):
-            continue
-        below = list(names(app[name], f"{prefix}{name} "))
-        yield from below or [f"{prefix}{name}"]
-
-
 def test_every_module_imports_alone(tmp_path: Path):
     lines = [line.split(maxsplit=2) for line in fresh("imports", tmp_path).splitlines()]
     assert [line for line in lines if line[0] == "failed"] == []
@@ -115,7 +104,7 @@ def test_every_module_imports_alone(tmp_path: Path):
 
 
 def test_every_command_runs(folder: Path):
-    assert set(names(make_app())) == set(COMMANDS)
+    assert {name for name, _ in commands_of(make_app())} == set(COMMANDS)
     commands = [[*name.split(), *words.split()] for name, (words, _, _) in COMMANDS.items()]
     outputs = json.loads(fresh("commands", folder, json.dumps(commands)))
     for (name, (_, status, text)), (exit_status, output) in zip(COMMANDS.items(), outputs, strict=True):
