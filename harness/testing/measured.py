@@ -125,9 +125,10 @@ class Measured:
             if cell[0] == candidate.engine:
                 outcomes.append(verdict.outcome.value)
         message = _message(verdict)
-        if verdict.outcome is Outcome.REGRESSION or (verdict.outcome is Outcome.CANNOT_TELL and cannot_tell == "fail"):
+        undecided = verdict.outcome is Outcome.CANNOT_TELL
+        if verdict.outcome is not Outcome.NO_REGRESSION and not (undecided and cannot_tell != "fail"):
             raise AssertionError(message)
-        if verdict.outcome is Outcome.CANNOT_TELL:
+        if undecided:
             warnings.warn(NoVerdict(f"{self.title}: {message}"), stacklevel=2)
 
 

@@ -41,7 +41,7 @@ class ComparisonConfig(msgspec.Struct, frozen=True):
         bands: half-width by metric, for metrics with their own band: a fraction of a ratio, or of requests.
         work_band: allowed relative difference between the work of both sides.
         detect: change of a ratio that a gate is to rule out, as a fraction; None for the band.
-        only_common: whether a gate passes a candidate that lacks load levels of the baseline.
+        only_common: whether a gate judges a candidate that lacks load levels or guardrails of the baseline.
         unseen_sd: standard deviation between starts or runs of one server, as a fraction, under which a verdict is to
             hold where the trials do not show it; None to judge by what they show.
     """
@@ -120,7 +120,7 @@ def agreed(
         known: metrics that can have a band.
         default_band: of ratios.
         detect: change that a gate is to rule out: a fraction, or text such as ``10%``; None for the band.
-        only_common: whether a gate passes a candidate that lacks load levels of the baseline.
+        only_common: whether a gate judges a candidate that lacks load levels or guardrails of the baseline.
         unseen_sd: of the noise that trials do not show: a fraction, or text such as ``2%``.
 
     Raises:

@@ -43,7 +43,7 @@ class Outcome(StrEnum):
     REGRESSION = "regression"
     CANNOT_TELL = "cannot tell"
     NO_EVIDENCE = "no evidence"
-    """Too few trials are valid, and those that are not do not count against the candidate; or a level is missing."""
+    """Too few trials are valid, and the others do not count against the candidate; or it lacks what is to be judged."""
 
 
 class RegressionKind(StrEnum):
@@ -64,7 +64,7 @@ class RegressionKind(StrEnum):
     ANSWERS = "answers"
     """Answers differ from the reference, and the baseline's do not."""
     METRIC = "metric"
-    """A guardrail is worse; as a doubt, only the candidate lacks it, or it looks worse and no test confirms it."""
+    """A guardrail is worse; as a doubt, it looks worse and no test confirms it, or the candidate alone lacks it."""
 
 
 _KINDS = {
@@ -132,8 +132,7 @@ def judge(a: Side, b: Side, config: ComparisonConfig | None = None) -> GateVerdi
     which is :data:`~bakeoff.results.compare.config.START_NOISE` if it states none.
 
     Raises:
-        NoEvidence: a side has too few valid trials, and the INVALID ones are no evidence against B; or B lacks a load
-            level of A, and ``config`` does not allow it.
+        NoEvidence: a side has too few valid trials, and the INVALID ones are no evidence against B.
         NotComparable: as for :func:`~bakeoff.results.compare.comparison.compare_sides`.
     """
     config = config or ComparisonConfig()
@@ -145,21 +144,39 @@ def judge(a: Side, b: Side, config: ComparisonConfig | None = None) -> GateVerdi
         *(Regression(RegressionKind.ANSWERS, at) for at, sides in compared.answers.items() if _answers_differ(*sides)),
         *(_of_metric(guard) for guard in compared.guardrails if guard.judgement is Judgement.WORSE),
     ]
+    missing = _missing_in_b(a, b, compared)
+    lacking = [] if config.only_common else [guard for guard in missing if guard.reason is not Reason.AMONG_FAILURES]
     doubts = [
         *_of_trials(compared, Judgement.UNCLEAR),
-        *_missing_in_b(a, b, compared),
+        *(_of_metric(guard) for guard in missing if guard in lacking or guard.reason is Reason.AMONG_FAILURES),
         *(_of_metric(guard) for guard in compared.guardrails if guard.may_be_worse(COMPARED[guard.metric])),
     ]
-    lacking = [level for level, side in compared.absent.items() if side == "B"]
-    if lacking and not regressions and not compared.config.only_common:
-        levels = " and ".join(lacking)
-        raise NoEvidence(f"{compared.b} was not measured at {levels}; measure it, or judge the rest by --only-common")
     few = _too_few(a, b, compared)
     if few and not regressions and not doubts:
         raise NoEvidence(few)
-    outcome, sentence = _outcome(compared, few, has_regressions=bool(regressions), has_doubts=bool(doubts))
+    lacks = effect_clause(compared, compared.primary) if compared.primary.reason is Reason.ABSENT else None
+    lacks = lacks or _lacks_text(compared, lacking)
+    if lacks and not regressions:
+        outcome, sentence = Outcome.NO_EVIDENCE, lacks
+    else:
+        outcome, sentence = _outcome(compared, few, has_regressions=bool(regressions), has_doubts=bool(doubts))
     notes = [*_left_out(a, compared.a), *_left_out(b, compared.b), *_incomplete(a), *_incomplete(b)]
     return GateVerdict(outcome, sentence, regressions, doubts, notes, compared)
+
+
+def _lacks_text(compared: EngineComparison, lacking: Sequence[Comparison]) -> str | None:
+    """What the candidate lacks and the baseline has; None for nothing that would have been judged."""
+    levels = [] if compared.config.only_common else [level for level, side in compared.absent.items() if side == "B"]
+    metrics: dict[str, list[str]] = {}
+    for guard in lacking:
+        metrics.setdefault(heading(guard), []).append(COMPARED[guard.metric].title)
+    parts = [
+        *([f"was not measured at {' and '.join(levels)}"] if levels else []),
+        *(f"lacks {', '.join(titles)} at {at}" for at, titles in metrics.items()),
+    ]
+    if not parts:
+        return None
+    return f"{compared.b} {' and '.join(parts)}; measure it, or judge the rest by --only-common"
 
 
 def judge_evaluations(a: Path, b: Path, config: ComparisonConfig) -> GateVerdict:
@@ -254,23 +271,23 @@ def _of_trials(compared: EngineComparison, judgement: Judgement) -> list[Regress
     ]
 
 
-def _missing_in_b(a: Side, b: Side, compared: EngineComparison) -> list[Regression]:
+def _missing_in_b(a: Side, b: Side, compared: EngineComparison) -> list[Comparison]:
     """Guardrails that only B's trials lack: a metric that cannot be checked does not pass."""
-    doubts: list[Regression] = []
+    missing: list[Comparison] = []
     for guard in compared.guardrails:
         if guard.evidence is not None or guard.judgement is not Judgement.UNCLEAR:
             continue
         if guard.traffic_class is not None:
             if guard.reason is Reason.ABSENT and _is_unseen(guard, a.at(guard.level)):
-                doubts.append(_of_metric(guard))
+                missing.append(guard)
             continue
         in_a, in_b = (
             [trial.metrics[guard.metric].value is not None for trial in side.at(guard.level)] for side in (a, b)
         )
         has_too_few = len(in_b) < MIN_RUNS <= len(in_a) and guard.level != compared.primary.level
         if in_a and all(in_a) and (has_too_few or not all(in_b)):
-            doubts.append(_of_metric(guard))
-    return doubts
+            missing.append(guard)
+    return missing
 
 
 def _is_unseen(guard: Comparison, of_a: Sequence[AnyTrial]) -> bool:

@@ -13,6 +13,7 @@ _TEMPLATES = {
         "the t test finds a difference, the permutation test does not (p {permutation_p:.3f}); a run may be an outlier"
     ),
     Reason.MULTIPLICITY: "not significant after correction over {metrics} metrics (Holm: p {p_value:.3f})",
+    Reason.TOO_FEW_TRIALS: "there are {trials_a} and {trials_b} trials, and each side needs {needed_trials}",
     Reason.TOO_FEW_RUNS: "there are {runs_a} and {runs_b} runs, and each side needs {needed_runs}",
     Reason.TOO_FEW_PAIRS: "needs {needed_pairs} repeats in which both sides were measured in one session",
     Reason.UNSEEN_NOISE: "it would be {seen} by the trials alone, but not under the noise that they do not show",
@@ -32,6 +33,7 @@ _ASPECTS = {
     WorkAspect.FINISH: "answers that ended by '{detail}'",
 }
 
+_OF_RUNS = {Method.BETWEEN_RUNS, Method.NOISE_FLOOR}
 _LARGE_FACTOR = 1000
 """A larger change says nothing more than that the noise is too large."""
 
@@ -134,15 +136,15 @@ def _runs_text(evidence: Evidence) -> str:
     if evidence.method is Method.PIECES:
         return f"{a} pieces"
     if evidence.method is Method.WELCH:
-        return f"{a} and {b} runs" if evidence.unseen is None else f"{a} and {b} trials"
+        return f"{a} and {b} trials"
     floor = ", under the machine's noise floor," if evidence.method is Method.NOISE_FLOOR else ""
     return f"{a} and {b} runs made at different times{floor}"
 
 
 def _power_text(evidence: Evidence, scale: Scale) -> str:
     """The smallest change that these runs can detect, and how many runs would detect the band."""
-    of_pieces = evidence.method is Method.PIECES
-    observed = "pieces" if of_pieces else "runs"
+    of_pieces, of_runs = evidence.method is Method.PIECES, evidence.method in _OF_RUNS
+    observed = "pieces" if of_pieces else "runs" if of_runs else "trials"
     detectable = f"these {observed} can detect a change of {change_text(evidence.smallest_effect, scale)}"
     if evidence.sought == 0:
         return detectable
@@ -151,10 +153,10 @@ def _power_text(evidence: Evidence, scale: Scale) -> str:
     sought = band_text(evidence.sought, scale)
     if evidence.runs_needed is None:
         return f"{detectable}; the noise is too high for {sought}"
-    if evidence.method in {Method.BETWEEN_RUNS, Method.NOISE_FLOOR}:
+    if of_runs:
         runs = f"{evidence.runs_needed} runs of each side, made at different times,"
     elif evidence.runs_needed > max(evidence.runs):
-        runs = f"{evidence.runs_needed - max(evidence.runs)} more runs of each side"
+        runs = f"{evidence.runs_needed - max(evidence.runs)} more trials of each side"
     else:
         return detectable
     return f"{detectable}; about {runs} would detect {sought}"

@@ -33,6 +33,7 @@ _OUTCOME_CLASSES = {
     Outcome.NO_REGRESSION: "no-regression",
     Outcome.REGRESSION: "regression",
     Outcome.CANNOT_TELL: "open",
+    Outcome.NO_EVIDENCE: "open",
 }
 
 

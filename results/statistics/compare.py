@@ -87,7 +87,8 @@ def compare_runs(
             other_loads=others.loads if scale is Scale.RATIO else (),
         )  # fmt: skip
     if effect is None:
-        reason, parameters = Reason.TOO_FEW_RUNS, Parameters(runs_a=len(a), runs_b=len(b), needed_runs=MIN_TRIALS)
+        parameters = Parameters(trials_a=len(a), trials_b=len(b), needed_trials=MIN_TRIALS)
+        reason = Reason.TOO_FEW_TRIALS
         if only_pairs and min(len(a), len(b)) >= MIN_TRIALS:
             reason, parameters = Reason.TOO_FEW_PAIRS, Parameters(needed_pairs=MIN_PAIRS)
         centre = _centre(scale, list(a.values()), list(b.values()))

@@ -96,6 +96,8 @@ class Reason(StrEnum):
     """The permutation test does not confirm the t test."""
     MULTIPLICITY = "multiplicity"
     """Not significant once corrected over all guardrails (``metrics``, ``p_value``)."""
+    TOO_FEW_TRIALS = "too_few_trials"
+    """(``trials_a``, ``trials_b``, ``needed_trials``)"""
     TOO_FEW_RUNS = "too_few_runs"
     """(``runs_a``, ``runs_b``, ``needed_runs``)"""
     TOO_FEW_PAIRS = "too_few_pairs"

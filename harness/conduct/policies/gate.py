@@ -96,7 +96,7 @@ class InterimAnalyses:
             verdict = self.analyse(repeat)
         except (NoEvidence, NotComparable):
             return False  # more repeats may help; if not, the final analysis raises again
-        return verdict.outcome is not Outcome.CANNOT_TELL
+        return verdict.outcome in {Outcome.NO_REGRESSION, Outcome.REGRESSION}
 
     def analyse(self, repeat: int) -> GateVerdict:
         """Judge the finished trials, at the significance level of this analysis.

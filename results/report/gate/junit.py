@@ -19,7 +19,7 @@ def junit_xml(verdict: GateVerdict | NoVerdict) -> bytes:
     suite = ET.Element("testsuite", name="bakeoff gate")
     if isinstance(verdict, GateVerdict):
         _add_cases(suite, verdict)
-    else:
+    if verdict.outcome is Outcome.NO_EVIDENCE:
         case = _case(suite, "gate", "evidence")
         ET.SubElement(case, "error", message=plain(verdict.sentence), type=verdict.outcome.value)
     suite.set("tests", str(len(suite)))

@@ -60,6 +60,7 @@ def test_a_slower_branch_is_a_regression(tmp_path: Path) -> None:
     assert "output_tokens_per_s" not in metrics, "that is what the sentence says"
 
 
+@pytest.mark.slow
 def test_a_faster_branch_and_an_equal_one_are_none(tmp_path: Path) -> None:
     faster = gated(tmp_path / "1", engines={"main": FAST, "branch": slower(FAST, 0.8)})
     assert (faster.outcome, faster.regressions) == (Outcome.NO_REGRESSION, [])
@@ -84,9 +85,10 @@ def test_no_regression_says_what_is_ruled_out(tmp_path: Path) -> None:
     assert verdict.sentence.endswith("; 50 % worse is ruled out")
     few = judge(*(first(side, 2) for side in pair), ComparisonConfig(detect=0.5))
     assert few.outcome is Outcome.CANNOT_TELL
-    assert "there are 2 and 2 runs, and each side needs 3" in few.sentence
+    assert "there are 2 and 2 trials, and each side needs 3" in few.sentence
 
 
+@pytest.mark.slow
 def test_a_guardrail_alone_fails_the_gate(tmp_path: Path) -> None:
     heavier = replace(FAST, rss_bytes=2 * FAST.rss_bytes)
     engines = {"main": FAST, "branch": heavier}
@@ -161,6 +163,7 @@ OF_BRANCH = (1, 2, 5, 6, 9, 10)
 """Positions of the branch's trials in the plan: A B, B A, A B…"""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("void", "trials", "outcome", "kind", "text"),
     [
@@ -280,7 +283,7 @@ def test_a_tail_among_failures_is_worse_than_any_number(tmp_path: Path) -> None:
     )
 
 
-def test_a_guardrail_that_only_the_branch_lacks_is_a_doubt(tmp_path: Path) -> None:
+def test_a_guardrail_that_only_the_branch_lacks_is_no_evidence(tmp_path: Path) -> None:
     """A p99 needs 662 requests: a branch with fewer does not pass without one."""
     a, b = sides(tmp_path, SAME)
     (session,) = a.sessions
@@ -289,8 +292,13 @@ def test_a_guardrail_that_only_the_branch_lacks_is_a_doubt(tmp_path: Path) -> No
         for trial in a.sessions[session]
     ]
     a = msgspec.structs.replace(a, sessions={session: enough})
-    verdict = judge(a, b, ComparisonConfig(metrics=("ttft_p99_s",)))
-    assert verdict.outcome is Outcome.CANNOT_TELL
+    config = ComparisonConfig(metrics=("ttft_p99_s",))
+    verdict = judge(a, b, config)
+    assert verdict.outcome is Outcome.NO_EVIDENCE
+    assert verdict.sentence == "branch lacks TTFT p99 at c=8; measure it, or judge the rest by --only-common"
+    assert judge(a, b, msgspec.structs.replace(config, only_common=True)).outcome is Outcome.NO_REGRESSION
+    alone = judge(a, b, msgspec.structs.replace(config, primary="ttft_p99_s", only_common=True))
+    assert alone.outcome is Outcome.NO_EVIDENCE, "nothing is left to judge by"
     assert verdict.doubts == [Regression(RegressionKind.METRIC, "c=8", "ttft_p99_s")]
     assert doubt_texts(verdict) == [
         "TTFT p99 of branch at c=8: absent in 6 of 6 trials of B: p99 needs 662 observations, there are 16"
@@ -298,7 +306,7 @@ def test_a_guardrail_that_only_the_branch_lacks_is_a_doubt(tmp_path: Path) -> No
     assert judge(b, b, ComparisonConfig(metrics=("ttft_p99_s",))).outcome is Outcome.NO_REGRESSION
 
 
-def test_a_load_that_only_the_branch_did_not_serve_is_a_doubt(tmp_path: Path) -> None:
+def test_a_load_that_only_the_branch_did_not_serve_is_no_evidence(tmp_path: Path) -> None:
     a, b = sides(tmp_path, replace(SAME, loads=LOADS[1:3]))
 
     def at_most(side: Side, trials: int) -> Side:
@@ -310,7 +318,7 @@ def test_a_load_that_only_the_branch_did_not_serve_is_a_doubt(tmp_path: Path) ->
         return msgspec.structs.replace(side, sessions=kept)
 
     config = ComparisonConfig(metrics=("output_tokens_per_s",), band=0.5)
-    for trials, outcome in ((0, Outcome.CANNOT_TELL), (1, Outcome.CANNOT_TELL), (2, Outcome.NO_REGRESSION)):
+    for trials, outcome in ((0, Outcome.NO_EVIDENCE), (1, Outcome.NO_EVIDENCE), (2, Outcome.NO_REGRESSION)):
         assert judge(a, at_most(b, trials), config).outcome is outcome
     assert doubt_texts(judge(a, at_most(b, 0), config)) == [
         "output of branch at c=4: there are 6 and 0 runs, and each side needs 1"

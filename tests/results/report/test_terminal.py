@@ -122,7 +122,7 @@ def test_comparison_names_direction_word_and_reason() -> None:
     assert "branch [2J against main" in text
     for words in ("● output ↑", "5.000× [5.000, 5.000]", "▲ better", "▼ worse", "= same", "? unclear"):
         assert words in text
-    assert "there are 3 and 0 runs, and each side needs 3" in text
+    assert "there are 3 and 0 trials, and each side needs 3" in text
     assert "1 better, 1 worse, 1 same, 1 unclear; confidence 99 % for the primary metric" in text
 
 
@@ -187,6 +187,7 @@ def test_a_calibration_is_a_table_with_its_machine() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_sessions_that_pause_show_how_many_requests_are_in_flight(demo_path: Path) -> None:
     run = results.load(demo_path)
     level = next(level for level in levels_of(run) if level.load.concurrency == 8)

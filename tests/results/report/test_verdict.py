@@ -33,7 +33,7 @@ def test_one_engine_or_one_repeat_bears_no_verdict(tmp_path: Path) -> None:
     assert alone.startswith("a: output ")
     assert alone.endswith(" at c=8.")
     unrepeated = sentence(tmp_path / "2", engines={"a": FAST, "b": SLOW}, repeats=1, invalid=())
-    assert unrepeated == "No verdict at c=8: there are 1 and 1 runs, and each side needs 3."
+    assert unrepeated == "No verdict at c=8: there are 1 and 1 trials, and each side needs 3."
 
 
 DIED = invalid(FindingCode.ENGINE_DIED, detail="killed by signal 9")

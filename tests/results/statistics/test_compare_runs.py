@@ -30,6 +30,7 @@ OUTPUT = CATALOGUE["output_tokens_per_s"]
 EIGHT = (runs(*[1.0, 1.01] * 4), runs(*[1.01, 1.0] * 4))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("shared", "most"), [(0.0, 30), (0.01, 30), (0.15, 30)])
 def test_equal_engines_are_called_different_in_at_most_one_and_a_half_percent(shared: float, most: int) -> None:
     rng = np.random.default_rng(1)
@@ -81,12 +82,12 @@ def test_an_unclear_difference_names_the_detectable_change_and_the_missing_runs(
     assert wide.evidence is not None
     assert wide.evidence.runs_needed is not None
     missing = wide.evidence.runs_needed - 3
-    assert f"about {missing} more runs of each side would detect 3 %" in reason_text(wide)
-    assert f"these runs can detect a change of {100 * wide.evidence.smallest_effect:.1f} %" in reason_text(wide)
+    assert f"about {missing} more trials of each side would detect 3 %" in reason_text(wide)
+    assert f"these trials can detect a change of {100 * wide.evidence.smallest_effect:.1f} %" in reason_text(wide)
     noisy = compare_runs(TTFT, "c=1", runs(1.0, 2.0, 4.0), runs(0.7, 1.4, 2.8), interleaved=False)
     assert reason_text(noisy).endswith("the noise is too high for 3 %")
     noisiest = compare_runs(TTFT, "c=1", runs(1.0, 9.0, 81.0), runs(0.7, 5.0, 40.0), interleaved=False)
-    assert "these runs can detect a change of > ×1,000; the noise" in reason_text(noisiest)
+    assert "these trials can detect a change of > ×1,000; the noise" in reason_text(noisiest)
 
 
 def test_a_change_beyond_any_use_is_told_in_few_digits() -> None:
@@ -99,7 +100,7 @@ def test_a_change_beyond_any_use_is_told_in_few_digits() -> None:
 def test_too_few_runs_have_no_verdict() -> None:
     single = compare_runs(TTFT, "c=1", runs(1.0, 3.0), {1: 4.0}, interleaved=True)
     assert single.judgement is Judgement.UNCLEAR
-    assert reason_text(single) == "there are 2 and 1 runs, and each side needs 3"
+    assert reason_text(single) == "there are 2 and 1 trials, and each side needs 3"
     assert single.ratio == Interval(2.0, None, None, 1, "the noise from run to run is not known")
     turned = compare_runs(TTFT, "c=1", {1: 2.0}, runs(1.0, 3.0, 5.0), interleaved=True)
     assert turned.ratio == Interval(1.5, None, None, 1, "the noise from run to run is not known")
@@ -178,14 +179,14 @@ def test_shares_are_compared_by_their_misses() -> None:
     assert (comparison.judgement, comparison.ratio) == (Judgement.WORSE, None)
     assert comparison.difference is not None
     assert comparison.difference.centre == pytest.approx(-0.024)
-    assert reason_text(comparison) == "the 99 % interval of 8 and 8 runs excludes 0"
+    assert reason_text(comparison) == "the 99 % interval of 8 and 8 trials excludes 0"
     assert not comparison.no_worse(ATTAINMENT)
     wide = compare_runs(ATTAINMENT, "c=8", a, b, interleaved=True, band=0.05)
     assert (wide.judgement, wide.no_worse(ATTAINMENT)) == (Judgement.SAME, True)
     assert reason_text(wide).endswith("is within ±5 pp")
     coarse = compare_runs(ATTAINMENT, "c=8", a, b, interleaved=True, min_error=0.02)
     assert coarse.judgement is Judgement.UNCLEAR, "fifty requests a trial have steps of 2 points"
-    assert "these runs can detect a change of 11 pp" in reason_text(coarse)
+    assert "these trials can detect a change of 11 pp" in reason_text(coarse)
 
 
 def test_one_trial_that_fails_is_no_regression_and_all_that_fail_are() -> None:
@@ -209,7 +210,7 @@ def test_a_band_of_zero_lets_no_significant_change_pass_and_any_other() -> None:
     a, b = EIGHT
     even = compare_runs(TTFT, "c=8", a, b, interleaved=False, band=0.0)
     assert (even.judgement, even.no_worse(TTFT)) == (Judgement.UNCLEAR, True)
-    assert reason_text(even).endswith("these runs can detect a change of 1.3 %")
+    assert reason_text(even).endswith("these trials can detect a change of 1.3 %")
     slower = compare_runs(TTFT, "c=8", a, {run: value * 1.02 for run, value in b.items()}, interleaved=False, band=0.0)
     assert (slower.judgement, slower.no_worse(TTFT)) == (Judgement.WORSE, False)
 
@@ -254,10 +255,10 @@ def test_a_comparison_says_what_it_compared_and_on_what_it_rests() -> None:
         Method.WELCH, effect.p_value, permutation_test(*EIGHT, effect).p_value,
         smallest_effect(effect, 0.02), runs_needed(effect, 0.02, 0.01), 0.02, 0.01, (8, 8), 0.01,
     )  # fmt: skip
-    assert reason_text(comparison) == "the whole 98 % interval of 8 and 8 runs is within ±1 %"
+    assert reason_text(comparison) == "the whole 98 % interval of 8 and 8 trials is within ±1 %"
     few = compare_runs(OUTPUT, "c=4", runs(1.0), runs(1.0), interleaved=False)
     assert (few.metric, few.level, few.judgement) == ("output_tokens_per_s", "c=4", Judgement.UNCLEAR)
-    assert reason_text(few) == "there are 1 and 1 runs, and each side needs 3"
+    assert reason_text(few) == "there are 1 and 1 trials, and each side needs 3"
     assert few.evidence is None
 
 
@@ -269,7 +270,7 @@ def test_each_side_is_counted() -> None:
     a, b = runs(1.0, 1.01, 0.99, 1.0), runs(2.0, 2.02, 1.98)
     assert (
         reason_text(compare_runs(TTFT, "c=1", a, b, interleaved=False))
-        == "the 99 % interval of 4 and 3 runs excludes 1"
+        == "the 99 % interval of 4 and 3 trials excludes 1"
     )
 
 
@@ -279,7 +280,7 @@ def test_a_small_difference_is_unclear_even_with_enough_runs() -> None:
     comparison = compare_runs(TTFT, "c=1", a, {run: value * 1.015 for run, value in a.items()}, interleaved=False)
     assert comparison.evidence is not None
     assert (comparison.judgement, comparison.evidence.runs_needed) == (Judgement.UNCLEAR, 8)
-    assert reason_text(comparison) == "the 99 % interval contains 1; these runs can detect a change of 2.9 %"
+    assert reason_text(comparison) == "the 99 % interval contains 1; these trials can detect a change of 2.9 %"
 
 
 @pytest.mark.parametrize(
