@@ -10,11 +10,12 @@ PARALLEL := -n 2 --dist worksteal
 # Percentage of lines and branches: of all packages, and of each module that computes or stores figures.
 MIN_COVERAGE := 90
 MIN_COVERAGE_OF_FIGURES := 95
+QUICK := tests/results tests/workloads tests/harness/verdict tests/harness/virtual
 MODEL := smollm2-135m-instruct
 # Tests start hundreds of processes, each of which would compile our modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test install model browser peers check lint types layers ceilings unit nightly acceptance coverage docs site format clean
+.PHONY: help demo test install model browser peers check lint types layers ceilings quick unit nightly acceptance coverage docs site format clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z%-]+:.*## /{printf "  make %-24s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -50,6 +51,9 @@ layers: $(VENV)/.test
 
 ceilings: $(VENV)/.test
 	$(BIN)/python -m tests.ceilings
+
+quick: ## Run in a minute what needs no torch, browser or other process; the small environment of CONTRIBUTING.md suffices
+	$(BIN)/python -m pytest $(PARALLEL) --quick -m "not (acceptance or nightly or model or slow)" $(QUICK)
 
 unit: $(VENV)/.test model ## Run all tests
 	BAKEOFF_TEST_MODEL="$$(cat $(VENV)/model-path)" $(BIN)/python -m pytest $(PARALLEL)

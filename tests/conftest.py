@@ -4,6 +4,8 @@ import gc
 import os
 import shutil
 import signal
+import sys
+from importlib.abc import MetaPathFinder
 from pathlib import Path
 
 import pytest
@@ -30,6 +32,38 @@ gc.disable()  # until all tests are collected: each garbage collection would wal
 settings.register_profile("ci", max_examples=20, deadline=None, derandomize=True, database=None)
 settings.register_profile("nightly", max_examples=500, deadline=None)
 settings.load_profile("ci")  # instead of it: pytest --hypothesis-profile=nightly
+
+
+_HEAVY = ("torch", "transformers", "playwright")
+_STARTS = {"subprocess.Popen", "os.fork", "os.posix_spawn", "os.system"}
+"""Audit events of a new process."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add ``--quick``."""
+    parser.addoption("--quick", action="store_true", help="skip tests that need torch, a browser or another process")
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Take away what quick tests do without: its import or start skips a test."""
+    config = session.config
+    starts_workers = config.getoption("numprocesses", None) and not hasattr(config, "workerinput")
+    if config.getoption("--quick") and not starts_workers:
+        sys.meta_path.insert(0, _NothingHeavy())
+        sys.addaudithook(_skip_processes)
+
+
+class _NothingHeavy(MetaPathFinder):
+    """Finds some packages nowhere, as if they were not installed."""
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
+        if fullname.partition(".")[0] in _HEAVY:
+            raise ModuleNotFoundError(f"{fullname} is heavy", name=fullname)
+
+
+def _skip_processes(event: str, _: object) -> None:
+    if event in _STARTS:
+        pytest.skip("it starts a process")
 
 
 def pytest_collection_finish() -> None:

@@ -6,6 +6,9 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+pytest.importorskip("torch")
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 

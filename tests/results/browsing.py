@@ -7,9 +7,12 @@ from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 import pytest
+
+pytest.importorskip("playwright")
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, ViewportSize, sync_playwright
 
+__all__ = ["Browser", "Page", "launched", "listen", "only_page", "serious"]
 CHROMIUM = Path("/usr/bin/chromium")
 FLAGS = [
     "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",

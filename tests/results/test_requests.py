@@ -34,6 +34,7 @@ def records(draw: st.DrawFn) -> RequestRecord:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.lists(records(), max_size=9), st.data())
 def test_what_is_put_in_comes_out(made: list[RequestRecord], data: st.DataObject) -> None:

@@ -61,6 +61,7 @@ def test_trials_without_their_raw_log_keep_the_counts_of_their_version(
     assert "keep the counts of the version that measured them" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("commit", COMMITS)
 def test_stored_runs_keep_their_figures(commit: str, tmp_path: Path):
     unpack(commit, tmp_path)

@@ -40,6 +40,7 @@ def talk(
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("api", APIS)
 @QUICK

@@ -95,6 +95,7 @@ def test_single_requests():
     assert (fitted.poor, fitted.notes) == ((), ())
 
 
+@pytest.mark.slow
 def test_sessions_meet_their_anchors_and_survive_the_file():
     turns = Quantiles((0, 0.4, 0.400001, 1), (1, 1, 3, 6))
     recorded = Recorded(growing_sessions(starts_of("poisson", 0.5, {}, 1_000), turns, Exponential(80.0)))
@@ -168,6 +169,7 @@ def test_what_a_preset_cannot_keep_is_said():
     assert "pauses between turns are unknown" in notes
 
 
+@pytest.mark.slow
 def test_contexts_that_are_compacted_in_the_trace_are_in_the_preset():
     rng, recorded = Rng("compacted"), list[SessionOutline]()
     for number in range(30):
@@ -238,6 +240,7 @@ WITH_SUB_AGENTS = Preset(
 )
 
 
+@pytest.mark.slow
 def test_sub_agents_are_fitted_apart_from_the_main_agent():
     fitted = fit(Recorded(islice(PresetTraffic("made", WITH_SUB_AGENTS).outlines(SEED), 400)), Seed.of("8"))
     preset, found = fitted.preset, fitted.preset.sub_agents
@@ -260,6 +263,7 @@ def call(agent: str, *parents: int, lags_s: tuple[float, ...] = (), think_s: flo
     return TurnOutline(100, 10, think_s, (("x", 100),), parents, lags_s, agent)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("turns", "note"),
     [

@@ -140,6 +140,7 @@ def test_an_outline_shares_what_the_written_prompts_share(request: pytest.Fixtur
     assert requests >= 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["chat", "multi-turn", "offline-batch", "rag"])
 def test_a_profile_of_outlines_equals_that_of_written_prompts(small: Tokenizer, name: str) -> None:
     drawn = profile_workload(name, preset(name), SEED, sessions=15, arrivals=15)

@@ -105,6 +105,7 @@ def test_another_process_with_another_hash_seed_plans_the_same_bytes(
     assert msgspec.json.decode(done.stdout) == PINNED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PINNED)
 def test_another_seed_is_another_plan_in_shape_or_in_words(small: Tokenizer, name: str) -> None:
     seeds = [SEED, Seed.of("8"), Seed("7", "8"), Seed("8", "7")]

@@ -91,6 +91,7 @@ def test_calls_that_share_nothing_have_no_hits() -> None:
     assert (hits.share(), hits.largest_tokens, hits.size_for(0.9)) == (0.0, 0, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
 def test_hits_are_those_of_a_simulated_cache_of_each_size(seed: int) -> None:
     """Against an LRU cache of one-token blocks that calls pin from their start to their end."""

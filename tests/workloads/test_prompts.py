@@ -129,6 +129,7 @@ def test_ids_are_those_of_the_whole_prompt_whatever_came_before(
         assert reader.ids(turn(chat)) == whole(tokenizer, chat)
 
 
+@pytest.mark.slow
 @QUICK
 @given(chats=histories())
 def test_ids_are_right_too_where_special_tokens_are_no_walls(
@@ -202,6 +203,7 @@ def test_there_is_one_reader_for_each_tokenizer(small: Tokenizer, digits: Tokeni
     assert prompt_reader(small) is not prompt_reader(digits)
 
 
+@pytest.mark.slow
 def test_conversations_that_alternate_cost_their_new_parts(tmp_path: Path) -> None:
     tokenizer = Counting(checkpoint(tmp_path))
     reader = PromptReader(tokenizer)

@@ -15,6 +15,7 @@ def turns(kind: Random, tokenizer: Tokenizer, seed: Seed = SEED, count: int = RE
     return [session.turns[0] for session in itertools.islice(kind.sessions(tokenizer, seed), count)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("made", [Random(100, spread=0.9), Random(12, spread=0.4), Random(2000, spread=0.1)])
 def test_prompt_lengths_are_exact_with_what_the_model_puts_before_them(

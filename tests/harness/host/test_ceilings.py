@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from bakeoff.harness.cli import make_app
 from bakeoff.harness.cli.guarded import guarded
@@ -18,6 +17,7 @@ from bakeoff.installation import how_to_install
 from bakeoff.results.errors import RunUnreadable
 from bakeoff.results.machine.ceilings import Ceilings, store_ceilings, stored_ceilings
 
+torch = pytest.importorskip("torch")
 CPU = torch.device("cpu")
 SOME = [
     Ceilings("cpu", "Some CPU, 2 threads", 24 << 30, 14e9, 13e9, {"float32": 27e9, "bfloat16": 106e9}),

@@ -46,6 +46,7 @@ PLANTED = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("name", PLANTED)
 def test_each_planted_delay_is_recovered_and_named(name: str, seed: int) -> None:
@@ -167,6 +168,7 @@ CHANGED = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CHANGED)
 def test_what_if_agrees_with_a_run_in_which_the_part_was_really_changed(name: str) -> None:
     slow, fast, part, kept = CHANGED[name]

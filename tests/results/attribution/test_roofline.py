@@ -113,6 +113,7 @@ def test_the_limit_behind_the_bottleneck_is_named() -> None:
     assert "bound" not in bottleneck_sentence(waiting)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 6))
 def test_clean_logs_name_neither_a_limit_nor_a_cap(seed: int) -> None:
     outcome = simulate(Simulated(base_ms=40.0, prefill_ms=5.0, every_ms=300.0), seed)
@@ -160,6 +161,7 @@ def test_a_slow_phase_at_the_power_cap_is_not_blamed_on_overhead() -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_power_cap_is_judged_for_each_gpu() -> None:
     outcome = simulate(MEMORY)
     capped = sampled(outcome, lambda _: 0x04)
@@ -169,6 +171,7 @@ def test_the_power_cap_is_judged_for_each_gpu() -> None:
         assert roof.phases[StepPhase.DECODE].at_power_cap is expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("counted_share", "expected"), [(0.0, False), (0.1, False), (0.9, True)])
 def test_the_drivers_counter_limits_what_samples_of_the_power_cap_say(counted_share: float, expected: bool) -> None:
     outcome = simulate(MEMORY)

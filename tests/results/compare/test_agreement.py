@@ -56,6 +56,7 @@ def bold(run: Run, engine: str) -> set[tuple[str, str]]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(settings().max_examples // 2))  # of random runs: 10, or 250 nightly
 def test_every_surface_gives_each_row_one_judgement(tmp_path: Path, seed: int) -> None:
     path = build_run(tmp_path, sheet(seed))

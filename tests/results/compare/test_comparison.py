@@ -34,6 +34,7 @@ def changed(path: Path, trial: str | None = None, **changes: object) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_two_engines_of_one_run(demo_path: Path) -> None:
     a, b = select(f"{demo_path}@transformers"), select(f"{demo_path}@reference")
     assert a.engine == "transformers"
@@ -45,6 +46,7 @@ def test_two_engines_of_one_run(demo_path: Path) -> None:
     assert ttft.ratio.centre < 0.2
 
 
+@pytest.mark.slow
 def test_headings_name_the_runs_only_where_the_engine_is_the_same(demo_path: Path) -> None:
     a, b = select(f"{demo_path}@transformers"), select(f"{demo_path}@reference")
     assert labels(a, b) == ("transformers", "reference")
@@ -75,6 +77,7 @@ def test_the_same_engine_twice_with_one_metric(tmp_path: Path) -> None:
     assert not {comparison.judgement for comparison in compared.comparisons} & {Judgement.BETTER, Judgement.WORSE}
 
 
+@pytest.mark.slow
 def test_the_primary_metric_is_named_beforehand(demo_path: Path) -> None:
     a, b = select(f"{demo_path}@transformers"), select(f"{demo_path}@reference")
     compared = compare_sides(a, b)
@@ -112,6 +115,7 @@ def test_configs_that_cannot_be(config: dict[str, object], message: str) -> None
         ComparisonConfig(**config)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("trial", "changes", "message"),
     [
@@ -229,6 +233,7 @@ def test_one_request_at_the_bound_of_the_slo_is_no_difference_in_goodput(tmp_pat
     assert compare_sides(met(a, 10), met(b, 0, of=1), config).primary.judgement is Judgement.WORSE
 
 
+@pytest.mark.slow
 def test_work_at_all_loads_shares_one_level(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = build_run(tmp_path, replace(RESUMED, loads=LOADS[:2]))
     levels: list[float] = []
@@ -242,6 +247,7 @@ def test_work_at_all_loads_shares_one_level(tmp_path: Path, monkeypatch: pytest.
     assert levels == [0.01, 0.01]
 
 
+@pytest.mark.slow
 def test_a_percentile_that_a_trial_lacks_is_not_compared(tmp_path: Path) -> None:
     path = build_run(tmp_path, replace(RESUMED, requests=64))
     a, b = select(f"{path}@a"), select(f"{path}@b")

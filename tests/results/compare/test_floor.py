@@ -64,6 +64,7 @@ def test_runs_of_one_hour_are_one(tmp_path: Path, runs: list[Path]) -> None:
         floors_of(sides(runs[:4]))
 
 
+@pytest.mark.slow
 def test_runs_of_other_things_are_no_floor(tmp_path: Path, runs: list[Path]) -> None:
     for number, commit in enumerate("ab"):
         folder = RunFolder(aa_run(tmp_path / commit, number))
@@ -81,6 +82,7 @@ def test_runs_of_other_things_are_no_floor(tmp_path: Path, runs: list[Path]) -> 
         floors_of(sides(elsewhere))
 
 
+@pytest.mark.slow
 def test_it_is_stored_beside_the_runs_and_a_gate_finds_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = [aa_run(tmp_path, number) for number in range(6)]
     slower = replace(FAST, ttft_s=FAST.ttft_s * 1.4, itl_s=FAST.itl_s * 1.4)

@@ -1,9 +1,8 @@
 """axe-core over the dashboard's pages: nothing serious or critical, in both themes."""
 
 import pytest
-from playwright.sync_api import Browser
 
-from tests.results.browsing import serious
+from tests.results.browsing import Browser, serious
 from tests.results.dashboard.test_browser import WIDTHS, Watched, browser, served
 from tests.results.dashboards import Served
 from tests.selection import sampled

@@ -6,13 +6,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from playwright.sync_api import Browser
 
 from bakeoff.results.log.run_log import Source, TrialFinished
 from bakeoff.results.log.store import RunFolder
 from bakeoff.results.records import RunStatus, TelemetryRecord
 from tests.results.amending import amend, append, begin_trial
-from tests.results.browsing import launched, listen, only_page
+from tests.results.browsing import Browser, launched, listen, only_page
 from tests.results.builders import FAST, LOADS, SLOW, Sheet, Texts, build_run
 from tests.results.dashboards import Served, dashboard
 from tests.results.hostile import XSS

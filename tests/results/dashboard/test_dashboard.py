@@ -75,6 +75,7 @@ def data(served: Served, path: str) -> object:
     return json.loads(body)
 
 
+@pytest.mark.slow
 def test_the_list_shows_every_run_and_what_is_wrong_with_it(served: Served) -> None:
     text = page(served, "/")
     assert "1–13 of 13 runs" in text
@@ -98,6 +99,7 @@ def test_filters_of_the_list(served: Served, query: str, count: int) -> None:
     assert page(served, f"/?{query}").count('type="checkbox"') == count
 
 
+@pytest.mark.slow
 def test_a_run_has_its_report_with_the_way_back_and_its_files(served: Served) -> None:
     text = page(served, "/runs/day-1/report")
     assert "<h1>demo</h1>" in text
@@ -164,6 +166,7 @@ def test_programs_get_the_same_in_json(served: Served) -> None:
     assert run["source"] == {"commit": "000000003ff", "branch": "main"}
 
 
+@pytest.mark.slow
 def test_every_table_in_every_format(served: Served, root: Path) -> None:
     run = results.load(root / "day-1")
     for name in ("summary", "trials", "requests", "chunks", "telemetry"):
@@ -298,6 +301,7 @@ def test_beyond_loopback_only_when_asked_for_and_with_a_token() -> None:
         assert access_policy(host, token="mine").token == "mine", "where other users of this machine may not look"
 
 
+@pytest.mark.slow
 def test_the_token_opens_the_door_and_stays_in_a_cookie(root: Path) -> None:
     access = access_policy("0.0.0.0", network=True, names=("Bench.example",), token="päss word")
     with dashboard(root, access) as served:
@@ -322,6 +326,7 @@ def test_the_token_opens_the_door_and_stays_in_a_cookie(root: Path) -> None:
         assert (status, headers["Set-Cookie"]) == (200, None), "a program is answered at once"
 
 
+@pytest.mark.slow
 def test_cells_that_a_spreadsheet_would_run_are_defused(tmp_path: Path) -> None:
     formulas = ["=1+1", "+cmd|' /C calc'!A0", "-2+3", "@SUM(1)", "\tx", "\rx", "plain", "1=1"]
     for number, text in enumerate(formulas):
@@ -341,6 +346,7 @@ def test_cells_that_a_spreadsheet_would_run_are_defused(tmp_path: Path) -> None:
                 assert not [cell for cell in cells if cell.startswith(("=", "+", "@", "\t", "\r"))]
 
 
+@pytest.mark.slow
 def test_a_run_that_began_since_the_last_scan_is_found_at_once(tmp_path: Path) -> None:
     build_run(tmp_path, SHEET)
     with dashboard(tmp_path, scan_s=3_600) as served:
@@ -351,6 +357,7 @@ def test_a_run_that_began_since_the_last_scan_is_found_at_once(tmp_path: Path) -
         assert served.ask("/runs/none/report")[0] == 404
 
 
+@pytest.mark.slow
 def test_a_folder_that_was_deleted_and_made_again_is_shown(tmp_path: Path) -> None:
     folder = tmp_path / "runs"
     build_run(folder, SHEET)

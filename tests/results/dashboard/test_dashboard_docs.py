@@ -4,13 +4,14 @@ import json
 import re
 from pathlib import Path
 
-import duckdb
+import pytest
 
 from bakeoff.results.dashboard.app import routes
 from bakeoff.results.dashboard.prometheus import NAMES
 from bakeoff.results.records import Phase
 from bakeoff.results.run.run import Run
 
+duckdb = pytest.importorskip("duckdb")
 DOCS = Path(__file__).parents[3] / "docs"
 PAGE = (DOCS / "dashboard.md").read_text(encoding="utf-8")
 GRAFANA = json.loads((DOCS / "grafana" / "bakeoff.json").read_text(encoding="utf-8"))

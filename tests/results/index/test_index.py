@@ -168,6 +168,7 @@ def test_a_run_that_breaks_while_it_is_folded_says_so(tmp_path: Path) -> None:
     assert "requests.jsonl: line 1 is damaged" in (facts.problem or "")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [b'{"t_ns": "\xff"}\n', b"[" * 100_000 + b"\n", b"\n", b"\0\n"])
 def test_a_run_with_one_bad_line_is_left_out_of_the_history_until_it_is_restored(tmp_path: Path, damage: bytes) -> None:
     log = a_run(tmp_path, "bad") / "run.jsonl"

@@ -97,6 +97,7 @@ def test_a_level_is_known_where_the_lower_bound_is_in_the_range():
     ).has_level
 
 
+@pytest.mark.slow
 def test_a_stored_search_heads_the_report(tmp_path: Path):
     path = build_run(tmp_path)
     assert results.load(path).search is None

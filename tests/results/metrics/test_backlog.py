@@ -71,6 +71,7 @@ def test_a_server_at_half_its_capacity_sustains_its_load(service_s: Callable[[ra
     assert set(pressures(poisson(rate), service_s, servers, rate)) == {Pressure.SUSTAINED}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("service_s", "servers"), [(FIXED, 4), (RANDOM, 4), (FIXED, 16)])
 def test_no_overload_goes_unnoticed(service_s: Callable[[random.Random], float], servers: int):
     """At 110 % the verdict may be open; at 150 % it is not."""

@@ -73,6 +73,7 @@ def slower(root: Path, error_s: float | None) -> results.Run:
     return results.load(build_run(root, sheet))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("error_s", "told_apart"), [(None, True), (0.000_01, True), (0.002, False)], ids=["unknown", "small", "large"]
 )

@@ -63,6 +63,7 @@ def test_a_drift_of_one_latency_is_named_with_its_size_and_direction():
     assert falling.share < 0
 
 
+@pytest.mark.slow
 def test_equal_windows_are_seldom_said_to_drift():
     rng = np.random.default_rng(4)
     found = [latency_drift(requests(rng.lognormal(-1.0, 0.8, 300)), Window(0, 300 * NS)) for _ in range(100)]

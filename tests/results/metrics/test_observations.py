@@ -59,6 +59,7 @@ def test_worked_by_hand() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["ttft", "itl", "chunk_gap", "tpot", "e2e"])
 def test_the_percentile_is_over_the_counted_observations(demo: results.Run, family: str) -> None:
     """The p50 of exactly that many observations equals the metric; a failed request counts as later than all others."""

@@ -20,6 +20,7 @@ def test_the_summary_has_a_line_of_foreign_load(demo: results.Run) -> None:
     assert "\nforeign load: median 0.4 %, at most 0.4 % of the cores\n" in out.getvalue()
 
 
+@pytest.mark.slow
 def test_the_report_has_the_foreign_load_of_the_run_and_each_trial(demo: results.Run) -> None:
     page = render_html(demo)
     assert "median 0.4 %, at most 0.4 % of the cores" in page

@@ -59,6 +59,7 @@ def island(page: str) -> str:
     return match[1]
 
 
+@pytest.mark.slow
 def test_sections_stand_in_their_order(outline: Outline) -> None:
     ids = [attrs.get("id") for tag, attrs in outline.elements if attrs.get("class") == "body"]
     assert ids == [
@@ -152,6 +153,7 @@ def test_the_page_without_its_data_is_small(page: str) -> None:
     assert len(page.encode()) < 900_000
 
 
+@pytest.mark.slow
 def test_the_report_of_a_big_run_stays_small(tmp_path: Path) -> None:
     """24 trials × 60 requests × 48 tokens exceed the budgets: longer answers add nothing to charts or script.
 
@@ -173,6 +175,7 @@ def test_writing_goes_to_the_run_by_default(tmp_path: Path, one_trial: results.R
     assert write_html(one_trial, tmp_path / "other.html").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("status", [RunStatus.RUNNING, RunStatus.INTERRUPTED, RunStatus.FAILED])
 @pytest.mark.parametrize("finished", [0, 1, 7])
 def test_a_cut_off_run_has_a_banner_and_no_verdict(tmp_path: Path, status: RunStatus, finished: int) -> None:
@@ -193,12 +196,14 @@ def test_a_trial_without_telemetry_is_drawn_as_far_as_it_goes(tmp_path: Path) ->
     assert "– nothing was sampled, so memory and processors are not shown" in text
 
 
+@pytest.mark.slow
 def test_more_engines_than_colours_and_two_workloads(tmp_path: Path) -> None:
     engines = {f"engine-{i}": (FAST if i % 2 else SLOW) for i in range(7)}
     page = render_html(results.load(build_run(tmp_path, Sheet(engines=engines, loads=LOADS[:2], requests=4))))
     assert 'class="engine e0 again"' in page
 
 
+@pytest.mark.slow
 def test_hostile_texts_are_only_text(tmp_path: Path) -> None:
     joined = " ".join(XSS)
     texts = Texts(*[joined] * len(fields(Texts)))
@@ -240,6 +245,7 @@ def test_an_uncalibrated_run_says_why(tmp_path: Path) -> None:
     assert "± –" not in text[: text.index("Client error")]
 
 
+@pytest.mark.slow
 def test_bold_needs_a_difference_beyond_the_error(tmp_path: Path) -> None:
     sheet = Sheet(engines={"a": FAST, "b": replace(FAST, ttft_s=0.05)}, loads=LOADS[:1], requests=40, invalid=())
     bold = [

@@ -3,11 +3,10 @@
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser
 
 from bakeoff import results
 from bakeoff.results.report import write_html
-from tests.results.browsing import serious
+from tests.results.browsing import Browser, serious
 from tests.results.builders import LOADS, Sheet, build_run
 from tests.results.report.test_report_browser import Watched, browser
 from tests.selection import sampled

@@ -5,12 +5,11 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page
 
 from bakeoff import results
 from bakeoff.results.report import write_html
 from bakeoff.results.report.sections.waterfalls import slowest_of
-from tests.results.browsing import launched, listen, only_page
+from tests.results.browsing import Browser, Page, launched, listen, only_page
 from tests.results.builders import FAST, LOADS, SLOW, Sheet, Texts, build_run
 from tests.results.hostile import XSS
 

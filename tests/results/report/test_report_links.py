@@ -21,6 +21,7 @@ def part(page: str, key: str) -> str:
     return match[0]
 
 
+@pytest.mark.slow
 def test_every_link_ends_somewhere_and_every_name_is_given_once(page: str) -> None:
     ids = re.findall(r'\sid="([^"]+)"', page)
     assert len(ids) == len(set(ids))

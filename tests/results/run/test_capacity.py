@@ -59,6 +59,7 @@ def test_unknown_gpus_have_a_reason(tmp_path: Path) -> None:
     assert capacity_line(capacity).startswith("per GPU not known: no start of the engine showed which GPUs it takes; ")
 
 
+@pytest.mark.slow
 def test_per_megawatt_is_over_the_mean_power_of_the_sampled_gpus(tmp_path: Path) -> None:
     """The oracle is the mean of the power samples, of trials at the level that met the objectives or above it."""
     run = searched(tmp_path, replace(SHEET, gpus=2, requests=900))

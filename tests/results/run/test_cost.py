@@ -147,6 +147,7 @@ def test_gpus_are_those_whose_memory_the_engine_took(tmp_path: Path):
     assert (first.gpus, first.figures[Figure.HOUR].centre) == (8, pytest.approx(28.0))
 
 
+@pytest.mark.slow
 def test_gpus_of_a_replica_that_was_started_under_load_are_not_known(tmp_path: Path):
     run = taking_gpus(two_engines(tmp_path), 2)
     amend_trial(run.path, run.finished[0].record.id, faults=[{"action": "start", "replica": "b", "begun_ns": 1}])
@@ -184,6 +185,7 @@ def test_a_narrow_terminal_shows_centres_without_intervals(tmp_path: Path):
     assert "--json" in narrow
 
 
+@pytest.mark.slow
 def test_the_report_has_costs_if_the_experiment_states_prices(tmp_path: Path):
     run = two_engines(tmp_path, prices={"fast": Prices(machine_hour=1.0)}, api_prices=TokenPrices(output=5.0))
     page = render_html(run)

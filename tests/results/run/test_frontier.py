@@ -66,6 +66,7 @@ def test_engines_of_several_runs_are_set_side_by_side(tmp_path: Path) -> None:
     assert any(point.joint for point in points_of(points, "fast (one)"))
 
 
+@pytest.mark.slow
 def test_per_gpu_where_the_start_shows_how_many_it_took(tmp_path: Path) -> None:
     on_one, on_four = fast_and_slow(tmp_path / "1", run_id="one"), fast_and_slow(tmp_path / "4", run_id="four")
     points = frontier([taking_gpus(on_one, 1), taking_gpus(on_four, 4)])
@@ -86,6 +87,7 @@ def test_the_table_shows_frontiers_only(tmp_path: Path) -> None:
     assert rows == [["●", "a", "c=1"], ["●", "b", "c=1"], ["●", "b", "c=4"], ["●", "b", "c=8"]]
 
 
+@pytest.mark.slow
 def test_an_engine_whose_tokens_all_come_at_once_has_no_pace_and_breaks_no_page(tmp_path: Path) -> None:
     sheet = Sheet(engines={"a": replace(FAST, itl_s=0.0), "b": FAST}, loads=CLOSED, invalid=())
     run = results.load(build_run(tmp_path, sheet))

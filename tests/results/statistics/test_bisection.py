@@ -21,6 +21,7 @@ def test_levels_are_even_in_their_logs_and_have_few_digits():
     assert levels_between(2.0, 2.01, 0.05) == [2.0, 2.01]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("engine", "cv"), [(gentle, 0.02), (steep, 0.02), (steep, 0.05), (wall, 0.02)])
 def test_the_interval_holds_the_threshold(engine, cv: float):
     rng = np.random.default_rng(1)
@@ -31,6 +32,7 @@ def test_the_interval_holds_the_threshold(engine, cv: float):
     assert all(search.trials <= 20 for search in searches)
 
 
+@pytest.mark.slow
 def test_a_run_in_twenty_that_is_disturbed_does_not_mislead():
     rng = np.random.default_rng(2)
     searches = [searched(partial(disturbed, 0.02), 12.0, rng) for _ in range(16)]

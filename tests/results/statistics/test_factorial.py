@@ -56,6 +56,7 @@ def test_one_trial_each_has_no_interval_and_equal_ones_no_shares():
     assert {each.share for each in effects({(0,): {1: 3.0}, (1,): {1: 3.0}})} == {None}
 
 
+@pytest.mark.slow
 def test_intervals_hold_the_truth_as_often_as_they_say():
     rng = np.random.default_rng(3)
     places = list(itertools.product(range(3), range(2)))
@@ -73,6 +74,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say():
     assert held / total == pytest.approx(0.95, abs=0.02)
 
 
+@pytest.mark.slow
 def test_where_nothing_interacts_the_largest_interaction_of_a_pair_is_rarely_said_to():
     rng = np.random.default_rng(5)
     for levels, most in (((2, 2), 0.09), ((3, 3), 0.07)):

@@ -51,6 +51,7 @@ def noise(rng: np.random.Generator, blocks: int, correlation: float) -> Floats:
     return series[50:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("correlation", [0.0, 0.4, 0.7])
 @pytest.mark.parametrize("blocks", [32, 128])
 def test_differences_that_are_none_are_rarely_found_even_if_blocks_depend_on_each_other(

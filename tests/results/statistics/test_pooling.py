@@ -119,6 +119,7 @@ def test_runs_of_different_times_are_pooled_over_loads() -> None:
     assert (alone.judgement, together.judgement) == (Judgement.UNCLEAR, Judgement.WORSE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("noisier", [1.0, 2.0, 3.0])
 def test_loads_and_metrics_that_vary_differently_raise_few_alarms(noisier: float) -> None:
     """Three repeats of equal engines, 800 comparisons at 5 %: 6 % in a large sample, with a standard error of 0.8 %."""

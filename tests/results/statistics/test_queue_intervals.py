@@ -33,6 +33,7 @@ def test_a_percentile_near_failures_has_no_bounds() -> None:
     assert found.reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("states", [40, 160])
 def test_it_covers_the_long_run_where_repeats_share_their_traffic(states: int) -> None:
     """Exponential waits, in blocks of equal ones; repeats differ by 1 %."""

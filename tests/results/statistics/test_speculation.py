@@ -105,6 +105,7 @@ def test_an_engine_that_was_told_to_speculate_is_no_measure_even_if_it_never_did
     assert "ref_idle" not in svg
 
 
+@pytest.mark.slow
 def test_a_run_without_drafts_has_nothing_on_speculation(demo: results.Run):
     assert speculation_view(demo).rows == []
     assert ">Speculation</h3>" not in render_html(demo)

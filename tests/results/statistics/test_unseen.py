@@ -37,6 +37,7 @@ def test_the_limit_is_where_the_interval_touches_no_change():
     assert limit == pytest.approx(math.log(1.5) / (1.95996 * math.sqrt(2)), rel=0.005)  # 14.6 %
 
 
+@pytest.mark.slow
 def test_equal_servers_are_told_apart_no_more_often_than_stated():
     """At a level of 1 % at most 14 of 600 (binomial, 99.9 %); judged without that noise many, with what undoes them."""
     rng = np.random.default_rng(5)

@@ -46,6 +46,7 @@ def made(folder: str) -> Iterator[tuple[str, FindingCode, set[str | None]]]:
                     pass
 
 
+@pytest.mark.slow
 def test_every_finding_has_the_parameters_of_its_sentence() -> None:
     calls = [*made("harness"), *made("results")]
     assert FindingCode.ENGINE_DIED in {code for _, code, _ in calls}

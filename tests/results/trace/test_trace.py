@@ -3,14 +3,15 @@
 from collections import Counter, defaultdict
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
-from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as perfetto
 
 from bakeoff.results.records import Phase, TelemetryRecord
 from bakeoff.results.trace.perfetto import Trace
 from bakeoff.results.trace.trial import trial_trace
 from tests.results.step_simulation import MS, Outcomes, Simulated, simulate
 
+perfetto = pytest.importorskip("perfetto.protos.perfetto.trace.perfetto_trace_pb2")
 BEGIN, END, INSTANT, COUNTER = (getattr(perfetto.TrackEvent, f"TYPE_{kind}") for kind in
                                 ("SLICE_BEGIN", "SLICE_END", "INSTANT", "COUNTER"))  # fmt: skip
 TELEMETRY = [

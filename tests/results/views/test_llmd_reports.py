@@ -244,6 +244,7 @@ def sides(run: Run, folder: Path) -> list[tuple[Side, Side]]:
     return [(select(f"{run.path}@{engine}"), select(f"{folder}@{engine}")) for engine in ("fast", "slow")]
 
 
+@pytest.mark.slow
 def test_a_folder_of_our_reports_has_the_figures_of_its_run(tmp_path: Path) -> None:
     folder = written(tmp_path, "monday", repeats=2, invalid=(0,))
     run = load(tmp_path / "runs" / "monday")
@@ -268,6 +269,7 @@ def test_a_folder_of_our_reports_has_the_figures_of_its_run(tmp_path: Path) -> N
     assert [[finding.code for finding in record.findings] for record in invalid] == [[FindingCode.THROTTLED]]
 
 
+@pytest.mark.slow
 def test_engines_of_one_run_are_compared_like_the_run(tmp_path: Path) -> None:
     folder = written(tmp_path, "monday", repeats=3)
     found = compare_sides(*(select(f"{folder}@{engine}") for engine in ("fast", "slow")))
@@ -276,6 +278,7 @@ def test_engines_of_one_run_are_compared_like_the_run(tmp_path: Path) -> None:
     assert (found.primary.metric, found.primary.level) == (run.primary.metric, run.primary.level)
 
 
+@pytest.mark.slow
 def test_reports_of_other_runs_need_the_noise_between_runs(tmp_path: Path) -> None:
     names = ("monday", "tuesday", "wednesday", "thursday")
     alone = {"engines": {"fast": FAST}, "repeats": 2}

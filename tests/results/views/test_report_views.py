@@ -18,6 +18,7 @@ def section_of(run: results.Run) -> Views:
     return section
 
 
+@pytest.mark.slow
 def test_the_numbers_are_the_views(demo: results.Run) -> None:
     """vLLM's mean of medians at c=8, computed from the log."""
     section = section_of(demo)
@@ -34,6 +35,7 @@ def test_the_numbers_are_the_views(demo: results.Run) -> None:
     assert vllm.numbers[0].text == f"{interval.centre:.1f} ms"
 
 
+@pytest.mark.slow
 def test_the_difference_from_our_value_is_shown(demo: results.Run) -> None:
     """GuideLLM's TPOT includes the time to the first token: (a_k − s) / N against (a_k − a₁) / (N − n₁)."""
     for panel in section_of(demo).panels:
@@ -45,6 +47,7 @@ def test_the_difference_from_our_value_is_shown(demo: results.Run) -> None:
             assert float(guidellm.difference[1:].split()[0]) == pytest.approx(100 * apart, abs=1)
 
 
+@pytest.mark.slow
 def test_every_number_links_to_what_its_tool_means(demo: results.Run) -> None:
     section = section_of(demo)
     anchors = {meaning.anchor for meaning in section.definitions}

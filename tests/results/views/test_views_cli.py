@@ -33,6 +33,7 @@ def test_the_options_are_the_tools() -> None:
     assert set(get_args(get_args(exchanging.Format)[0])) == set(EXPORTS)
 
 
+@pytest.mark.slow
 def test_all_tools_side_by_side(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert bakeoff("views", path) == 0
     printed = capsys.readouterr().out
@@ -45,6 +46,7 @@ def test_all_tools_side_by_side(path: Path, capsys: pytest.CaptureFixture[str]) 
     assert max(map(len, printed.splitlines())) <= 110
 
 
+@pytest.mark.slow
 def test_one_tool_in_full(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert bakeoff("views", path, "--as", "guidellm") == 0
     printed = capsys.readouterr().out
@@ -55,6 +57,7 @@ def test_one_tool_in_full(path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "Mean TTFT (ms)" not in printed, "no other tool's names"
 
 
+@pytest.mark.slow
 def test_json_holds_every_figure_of_every_trial(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert bakeoff("views", path, "--json") == 0
     printed = json.loads(capsys.readouterr().out)
@@ -65,6 +68,7 @@ def test_json_holds_every_figure_of_every_trial(path: Path, capsys: pytest.Captu
     assert figure["value"]["value"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("tool", "files"), [("vllm", 16), ("guidellm", 1), ("aiperf", 32)])
 def test_export_prints_the_files_that_it_wrote(
     path: Path, tmp_path: Path, tool: str, files: int, capsys: pytest.CaptureFixture[str]

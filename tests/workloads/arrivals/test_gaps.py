@@ -21,6 +21,7 @@ def gaps_of(process: Arrival, seed: str) -> np.ndarray:
     return np.diff(np.fromiter(itertools.islice(process.offsets_s(seed), COUNT), float))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("burstiness", [0.2, 0.5, 1.0, 4.0])
 def test_gamma_gaps_follow_their_law(seed: str, burstiness: float) -> None:

@@ -71,6 +71,7 @@ def test_a_ramp_climbs_evenly_and_stays(seed: str, start: float, end: float) -> 
     assert (np.abs(counts - wanted) < 4.5 * np.sqrt(wanted)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", ["1", "2", "7"])
 def test_a_day_swings_fourfold_around_its_mean(seed: str) -> None:
     offsets = until(Diurnal(2.0), seed, 2 * 86_400.0)
@@ -99,6 +100,7 @@ def test_a_profile_holds_for_an_hour_each() -> None:
     assert len(offsets) == pytest.approx(172_800, abs=1)
 
 
+@pytest.mark.slow
 def test_drift_is_the_conversation_trace() -> None:
     """Azure conversation 2023, one hour at 5.53/s: CV 1.094, dispersion 1.39 / 3.86 / 16.1 over 1 / 10 / 60 s.
 
@@ -117,6 +119,7 @@ def test_drift_is_the_conversation_trace() -> None:
     assert statistics.mean(hour.rate_per_s or 0 for hour in hours) == pytest.approx(5.53, abs=0.4)
 
 
+@pytest.mark.slow
 def test_drift_has_its_mean_rate_in_the_long_run() -> None:
     """Over 10,000 memories: the standard error of the mean of exp(0.6·x) is √(2·0.433/10,000) = 0.9 %."""
     process = Drift(1.0, sigma=0.6, memory_s=10.0, burstiness=1.0)

@@ -17,6 +17,7 @@ def until(process: OnOff, seed: str, end_s: float) -> list[float]:
     return list(itertools.takewhile(lambda offset: offset < end_s, process.offsets_s(seed)))
 
 
+@pytest.mark.slow
 def test_the_defaults_are_the_code_trace() -> None:
     """Azure code 2023, 57 minutes at 2.567/s: CV 13.15, dispersion 13.2 / 71.6 / 164 over 1 / 10 / 60 s, longest
     silence 217 s. Over 20 seeds the standard deviations are 0.7, 1.4, 12, 42 and 14."""
@@ -55,6 +56,7 @@ def test_bursts_and_silences_have_their_lengths() -> None:
     assert len(offsets) == pytest.approx(10_000, abs=100)
 
 
+@pytest.mark.slow
 def test_the_mean_rate_counts_the_silences() -> None:
     """Over 10,000 cycles of exponential lengths the time inside bursts has a standard error of 1 % of itself, and the
     count of it one of √(10.5/n)."""
@@ -73,6 +75,7 @@ def test_a_load_begins_anywhere() -> None:
     assert 0.6 < np.mean([count == 0 for count in starts]) < 0.85
 
 
+@pytest.mark.slow
 def test_another_rate_changes_neither_bursts_nor_silences() -> None:
     def at_rate(rate_per_s: float) -> np.ndarray:
         return np.array(until(OnOff(rate_per_s, Exponential(20.0), Exponential(40.0), spread=0.0), "7", 2_000.0))

@@ -18,6 +18,7 @@ def day_of(process: MultiTenant, seed: str) -> list[tuple[float, int]]:
     return list(itertools.takewhile(lambda pair: pair[0] < DAY_S, process.arrivals(seed)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_defaults_are_the_clients_of_servegen(seed: str) -> None:
     """Top ten 63–93 % of the load, client CV with a median of 1.1–1.3, p75 2.1–2.6 and p95 9–10, day swing 4."""
@@ -36,6 +37,7 @@ def test_the_defaults_are_the_clients_of_servegen(seed: str) -> None:
     assert hours[5:8].sum() / hours[17:20].sum() == pytest.approx(3.8, rel=0.25)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_each_tenant_has_its_share_and_its_variation(seed: str) -> None:
     """Without the daily cycle, a tenant's gaps are those of its own renewal process."""
@@ -76,6 +78,7 @@ def test_one_tenant_is_enough_and_arrivals_are_the_offsets() -> None:
     assert offsets == [offset for offset, _ in itertools.islice(many.arrivals("7"), 500)]
 
 
+@pytest.mark.slow
 def test_ten_thousand_tenants_start_at_the_wanted_rate() -> None:
     """All tenants are as bursty as possible: started with whole gaps, thousands would arrive in the first second."""
     process = MultiTenant(10.0, tenants=10_000, skew=0.0, cv=Fixed(10.0), swing=1.0)

@@ -83,6 +83,7 @@ def test_draws_follow_the_quantiles(family: Distribution) -> None:
     assert ks_distance([draw * 1.1 for draw in draws(family)], family) > KS_LIMIT
 
 
+@pytest.mark.slow
 @each_family
 def test_the_mean_is_that_of_the_quantiles(family: Distribution) -> None:
     """Compared with a plain sum over evenly spaced levels, which misses part of the heavy tails."""

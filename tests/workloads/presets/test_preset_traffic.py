@@ -61,6 +61,7 @@ def up_to_the_question(tokenizer: Tokenizer, turn: Turn) -> list[int]:
     return tokenizer.encode(text[: text.rindex(question(turn))])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", preset_names())
 def test_every_prompt_is_as_long_as_it_says(request: pytest.FixtureRequest, kind: str, name: str) -> None:
@@ -72,6 +73,7 @@ def test_every_prompt_is_as_long_as_it_says(request: pytest.FixtureRequest, kind
     assert all(turn.output_tokens >= 2 for turn in turns)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["small", pytest.param("smollm2", marks=pytest.mark.model)])
 @pytest.mark.parametrize("name", sampled(preset_names(), ["agentic-tools", "chat", "multi-tenant", "rag"]))
 def test_every_completion_is_as_long_as_it_says(request: pytest.FixtureRequest, kind: str, name: str) -> None:
@@ -147,6 +149,7 @@ def test_documents_are_shared_where_they_stand_first(smollm2: Tokenizer) -> None
     assert seen_equal > 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["agent-coding", "chat", "agentic-tools", "rag", "structured-output", "multi-tenant"])
 def test_a_session_is_written_from_its_number_alone(small: Tokenizer, name: str) -> None:
     """It does not depend on earlier sessions: a load may begin at any session."""
@@ -156,6 +159,7 @@ def test_a_session_is_written_from_its_number_alone(small: Tokenizer, name: str)
     assert _Author(traffic, small, SEED).session(numbers) == drawn(traffic, small, 8)[7]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", WHOLE_WORDS)
 @pytest.mark.parametrize("name", sampled(preset_names(), ["agentic-tools", "chat", "multi-tenant", "rag"]))
 def test_other_words_have_the_same_lengths_times_and_order(

@@ -62,6 +62,7 @@ def test_every_preset_loads_and_says_what_it_is_and_where_it_is_from(name: str) 
     assert note == f"{name}: {preset.summary}; {preset.source}; text synthetic"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", preset_names())
 def test_every_preset_meets_its_anchors(name: str) -> None:
     sessions, arrivals = SAMPLES.get(name, (500, 500))

@@ -188,6 +188,7 @@ def written(made: PresetTraffic, tokenizer: Tokenizer, count: int) -> list[Sessi
     return list(itertools.islice(made.sessions(tokenizer, SEED), count))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "scale"), [("agent-coding", 0.02), ("deep-research", 0.05)])
 def test_each_agent_extends_its_own_prompt_and_answer(small: Tokenizer, name: str, scale: float) -> None:
     made, reader, extended = built_in(name, scale=scale, max_input_tokens=2000), prompt_reader(small), 0

@@ -58,6 +58,7 @@ def test_joined_passages_have_the_sum_of_their_tokens(
     assert tokenizer.count("".join(texts)) == sum(tokens for tokens, _ in parts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_passages_differ_at_their_first_token_and_thousands_within_two(
     request: pytest.FixtureRequest, kind: str

@@ -230,6 +230,7 @@ def test_a_wrong_session_of_claude_code_is_refused_by_its_request(content: str, 
 NO_QUESTION = ": has no question with an answer; it must hold conversations, in a JSON array or one a line"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "message"),
     [

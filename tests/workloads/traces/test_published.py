@@ -95,6 +95,7 @@ def test_burstgpt_excerpts() -> None:
     assert (len(excerpt), len({row.session for row in excerpt})) == (103, 57)
 
 
+@pytest.mark.slow
 def test_both_forms_of_the_claude_code_sessions_agree() -> None:
     recorded = read("claude-code", SHARED_DATA / "claude-code-sessions/traces")
     assert len(recorded) == 1154 + 44
@@ -126,6 +127,7 @@ def shared(first: TraceRow, second: TraceRow) -> int:
     return [*equal, False].index(False)
 
 
+@pytest.mark.slow
 def test_servegen_reasoning_has_the_recorded_rate() -> None:
     """Half an hour, for which the clients' rates add up to 21,603 requests."""
     folder = SHARED_DATA / "servegen/reason/deepseek-r1"

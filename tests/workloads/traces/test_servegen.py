@@ -32,6 +32,7 @@ def squared_variation(family: str, shape: float) -> float:
 FAMILIES = [("Gamma", 0.05), ("Gamma", 0.5), ("Gamma", 30.0), ("Weibull", 0.4), ("", 1.0)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "shape"), FAMILIES)
 def test_every_window_keeps_its_rate_however_bursty(family: str, shape: float) -> None:
     """If each client or window began with a whole gap, Gamma of shape 0.05 would send ten more requests each time.

@@ -122,6 +122,7 @@ def _essence(trial: Any, *, is_open: bool) -> dict[int, tuple[Any, ...]]:
     }  # fmt: skip
 
 
+@pytest.mark.nightly
 def test_nodes_come_first_and_then_several_to_a_node(cluster: str):
     async def scene() -> list[str]:
         before = signal.getsignal(signal.SIGTERM)
@@ -169,6 +170,7 @@ def test_a_clock_is_measured_around_the_load_and_nothing_of_ray_runs_in_it(
         assert record.planned_ns <= record.sent_ns < record.read_ns[0] <= record.ended_ns
 
 
+@pytest.mark.nightly
 def test_a_cancelled_load_is_collected_and_the_fleet_goes_on(cluster: str, tmp_path: Path):
     async def scene() -> list[Path]:
         async with truth() as (url, server), two_workers(cluster) as (fleet, workers):
@@ -192,6 +194,7 @@ def test_a_cancelled_load_is_collected_and_the_fleet_goes_on(cluster: str, tmp_p
     assert not any(folder.exists() for folder in folders)  # nothing is left behind
 
 
+@pytest.mark.nightly
 def test_a_worker_that_is_killed_ends_the_load_with_one_line(cluster: str, tmp_path: Path):
     async def scene() -> str:
         async with truth() as (url, server), two_workers(cluster) as (fleet, _):
@@ -263,6 +266,7 @@ def test_a_lost_worker_voids_its_trial_and_the_plan_goes_on_with_another(
     assert [(record.verdict, len(record.clients)) for record in others] == [(Verdict.VALID, 2)] * 2
 
 
+@pytest.mark.nightly
 def test_a_node_that_is_lost_ends_the_load_with_one_line(cluster: str, tmp_path: Path):
     async def scene() -> str:
         async with truth() as (url, server), two_workers(cluster) as (fleet, workers):
@@ -284,6 +288,7 @@ def test_a_node_that_is_lost_ends_the_load_with_one_line(cluster: str, tmp_path:
     assert (survivor.session, survivor.end) == ("s0", StreamEnd.CANCELLED)
 
 
+@pytest.mark.nightly
 def test_files_of_many_pieces_arrive_whole(cluster: str, tmp_path: Path):
     plan, log, empty = (tmp_path / name for name in ("plan", "streams-0.frames", "empty"))
     plan.write_bytes(os.urandom(2 * CHUNK_BYTES + 1))

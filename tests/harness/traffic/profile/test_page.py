@@ -9,7 +9,6 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser
 from rich.console import Console
 
 from bakeoff.harness.traffic.profile import ShownProfile, print_profile, render_page, write_page
@@ -17,7 +16,7 @@ from bakeoff.harness.traffic.profile.figures import arrival_lines, prefix_lines,
 from bakeoff.results.errors import NotWritable
 from bakeoff.workloads.presets import Anchor
 from tests.harness.profile_scenes import Scripted, dialogues, shown_profile, singles
-from tests.results.browsing import launched, listen, only_page
+from tests.results.browsing import Browser, launched, listen, only_page
 from tests.results.hostile import XSS
 
 ANCHORS = (

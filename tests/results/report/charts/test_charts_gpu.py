@@ -122,6 +122,7 @@ def test_the_bits_equal_those_of_nvml() -> None:
     assert pynvml.nvmlClocksThrottleReasonGpuIdle not in bits.values()
 
 
+@pytest.mark.slow
 def test_a_page_with_gpus_and_one_without(tmp_path, demo: results.Run) -> None:
     sheet = Sheet(engines={"only": FAST}, loads=LOADS[2:3], repeats=2, gpus=2, invalid=())
     page = render_html(results.load(build_run(tmp_path, sheet)))

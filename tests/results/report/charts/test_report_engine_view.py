@@ -64,6 +64,7 @@ def test_no_bars_are_no_chart():
     assert stacks("t", [Group("c=1", [])], "mean") == ""
 
 
+@pytest.mark.slow
 def test_every_engine_at_every_level_has_a_bar(demo: results.Run, page: str):
     drawn = rects(section(page))
     assert sum(kind == "queue" for kind, _, _ in drawn) == 4  # the engine that reports its phases, at each level

@@ -29,6 +29,7 @@ def with_starts(run: results.Run, **by_engine: list[dict[str, object]]) -> resul
     return changed
 
 
+@pytest.mark.slow
 def test_settings_that_two_engines_have_otherwise_are_named_before_their_numbers(demo: results.Run) -> None:
     run = with_starts(
         demo, reference=[{"settings": DTYPE | {"enable_prefix_caching": True}}],

@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from msgspec import structs
 
 from bakeoff import results
@@ -50,6 +51,7 @@ def test_a_note_stands_last_among_the_remarks_of_a_valid_trial(demo: results.Run
     assert _row(noted, [trial.record.engine], []).remarks == texts
 
 
+@pytest.mark.slow
 def test_remarks_have_the_width_of_the_table_below_their_trial(demo: results.Run) -> None:
     _, table = render_html(demo).split('<table class="plain trials">')
     table, *_ = table.split("</table>")
