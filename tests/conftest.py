@@ -27,6 +27,8 @@ os.environ.pop("PYTEST_ADDOPTS", None)  # meant for this session, not for those 
 if _MEMORY.is_dir() and os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _MEMORY_NEEDED_BYTES:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
 
+os.fsync = lambda _: None  # takes milliseconds in some sandboxes, even in memory
+
 gc.disable()  # until all tests are collected: each garbage collection would walk every test found so far
 
 settings.register_profile("ci", max_examples=20, deadline=None, derandomize=True, database=None)

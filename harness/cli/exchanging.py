@@ -19,7 +19,7 @@ Tool = Annotated[
     cyclopts.Parameter(name="--as"),
 ]
 Format = Annotated[
-    Literal["csv", "parquet", "json", "vllm", "guidellm", "aiperf", "llm-d", "pytest-benchmark"],
+    Literal["csv", "parquet", "json", "vllm", "llm-d", "pytest-benchmark"],
     cyclopts.Parameter(name="--as"),
 ]
 

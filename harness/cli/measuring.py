@@ -318,6 +318,8 @@ def bench(
     if None in {engine, model, tokenizer} or against is not None or len(urls) > 1:
         served = experiment.model
         names = ", ".join(f"{each.name} at {base_url(at)}" for each, at in zip(experiment.engines, asked, strict=True))
+        if against is not None and base_url(urls[0]) == base_url(against):
+            names += " (one server: what differs is noise)"
         if len(urls) > 1:
             one = experiment.engines[0].name
             names = f"{', '.join(map(base_url, urls))}: replicas of one {one} (--against compares two servers)"

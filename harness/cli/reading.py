@@ -96,9 +96,12 @@ def compare(
     if not (len(runs) == 2 if candidates is None else runs and candidates):
         raise NotComparable("compare takes two runs, A and B, or several: A1 A2 A3 --with B1 B2")
     a, b = (runs[:1], runs[1:]) if candidates is None else (runs, texts(candidates))
-    if named := [text for side in (a, b) for text, count in Counter(side).items() if count > 1]:
-        raise NotComparable(f"{named[0]} is named twice on one side, where it counts once; name another run")
     of_a, of_b = (together([select(text) for text in side]) for side in (a, b))
+    named_a, named_b = (Counter((str(run.path), side.engine) for run in side.runs) for side in (of_a, of_b))
+    if twice := [path for named in (named_a, named_b) for (path, _), count in named.items() if count > 1]:
+        raise NotComparable(f"{twice[0]} is named twice on one side, where it counts once; name another run")
+    if common := named_a.keys() & named_b.keys():
+        print_notice(f"{' and '.join(sorted(path for path, _ in common))} is on both sides: equal by construction")
     return compare_sides(of_a, of_b, agreed(texts(metric), primary, alpha, band))
 
 

@@ -11,7 +11,7 @@ from bakeoff.results.export.tables import Format, Table, pieces
 from bakeoff.results.files.atomic import write_atomic
 from bakeoff.results.run.cells import Trial
 from bakeoff.results.run.run import Run
-from bakeoff.results.views import export_aiperf, export_guidellm, export_llmd, export_vllm
+from bakeoff.results.views import export_llmd, export_vllm
 from bakeoff.results.views.base import is_streamed
 
 Files = dict[str, bytes | Iterable[bytes]]
@@ -27,18 +27,6 @@ def _streamed(run: Run) -> list[Trial]:
 
 def _vllm(run: Run) -> Files:
     return {f"{trial.record.id}.json": export_vllm.encode(run, trial) for trial in _streamed(run)}
-
-
-def _aiperf(run: Run) -> Files:
-    return {
-        f"{trial.record.id}/{name}": data
-        for trial in _streamed(run)
-        for name, data in export_aiperf.encode(run, trial).items()
-    }
-
-
-def _guidellm(run: Run) -> Files:
-    return {"benchmarks.json": export_guidellm.encode(run, _streamed(run))}
 
 
 def _llmd(run: Run) -> Files:
@@ -62,8 +50,6 @@ def _tables(run: Run, how: Format) -> Files:
 EXPORTS: dict[str, Callable[[Run], Files]] = {
     **{how.value: partial(_tables, how=how) for how in Format},
     "vllm": _vllm,
-    "guidellm": _guidellm,
-    "aiperf": _aiperf,
     "llm-d": _llmd,
     "pytest-benchmark": _pytest_benchmark,
 }

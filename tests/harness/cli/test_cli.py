@@ -336,7 +336,9 @@ def test_report_and_compare_read_what_bench_measured(tmp_path: Path, capsys: pyt
     assert in_process("report", summary["run"]) == 0
     assert "c=2" in capsys.readouterr().out
     assert in_process("compare", summary["run"], summary["run"], "--json") == 0
-    comparisons = json.loads(capsys.readouterr().out)["comparisons"]
+    captured = capsys.readouterr()
+    assert f"{summary['run']} is on both sides: equal by construction" in captured.err
+    comparisons = json.loads(captured.out)["comparisons"]
     judged = {comparison["metric"]: comparison["judgement"] for comparison in comparisons}
     assert judged.pop("peak_host_bytes") == "unclear"  # the server is not ours: its memory was not sampled
     assert judged.pop("requests_per_s") in {"same", "unclear"}  # few requests

@@ -69,7 +69,7 @@ def test_json_holds_every_figure_of_every_trial(path: Path, capsys: pytest.Captu
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("tool", "files"), [("vllm", 16), ("guidellm", 1), ("aiperf", 32)])
+@pytest.mark.parametrize(("tool", "files"), [("vllm", 16), ("pytest-benchmark", 1)])
 def test_export_prints_the_files_that_it_wrote(
     path: Path, tmp_path: Path, tool: str, files: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -122,7 +122,7 @@ def test_whole_answers_have_no_views(tmp_path: Path, capsys: pytest.CaptureFixtu
     path = build_run(tmp_path, Sheet(engines={"fast": FAST}, repeats=1, is_streamed=False))
     assert bakeoff("views", path) == 2
     assert f"came whole: see bakeoff report {path}" in capsys.readouterr().err
-    assert bakeoff("export", path, "--as", "aiperf", "--out", tmp_path / "out") == 2
+    assert bakeoff("export", path, "--as", "llm-d", "--out", tmp_path / "out") == 2
     assert "came whole: use --as json" in capsys.readouterr().err
     assert bakeoff("export", path, "--as", "json", "--out", tmp_path / "out") == 0
     assert 'id="views"' not in render_html(results.load(path))
