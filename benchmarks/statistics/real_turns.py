@@ -70,7 +70,8 @@ async def main() -> None:
                 else:
                     path = await asyncio.to_thread(resumed, out)
                 said = verdict(results.load(path))
-                right[kind] += said.decided and "vllm-1" in said.sentence.partition(" than ")[0]
+                port = urls[0].rstrip("/").rpartition(":")[2].partition("/")[0]
+                right[kind] += said.decided and f"{port} delivered" in said.sentence
                 print(f"{kind} {number}: {took_s:.0f} s; {said.sentence}", flush=True)
     bars.add("whole_decided", right["whole"] / options.whole, ">=", 1)
     bars.add("interrupted_decided", right["interrupted"] / options.interrupted, ">=", 1)

@@ -192,7 +192,7 @@ def frontier(*runs: str) -> "list[FrontierPoint]":
     from bakeoff.results.errors import NoEvidence
     from bakeoff.results.run.frontier import frontier
 
-    points = frontier([read(run) for run in runs])
+    points = frontier([_with_notice(run) for run in runs])
     if not points:
         raise NoEvidence("these runs have no valid trial with TPOT and throughput; give other run folders")
     return points
@@ -228,7 +228,7 @@ def grid(run: str, *, metric: Metrics = None) -> "GridReport":
     from bakeoff.results.metrics.catalogue import require_known
     from bakeoff.results.run.grid import grid_report
 
-    measured = read(run)
+    measured = _with_notice(run)
     if not measured.manifest.grid:
         raise NoEvidence(
             f'{run} has no grid; give an engine of its experiment grid = {{ "spec.max_num_seqs" = [16, 64] }}'
@@ -268,7 +268,7 @@ def cost(*runs: str, price: Prices | None = None, api_price: Prices | None = Non
     from bakeoff.results.prices import prices_from, token_prices_from
     from bakeoff.results.run.cost import costs
 
-    return costs([read(run) for run in runs], prices_from(price), token_prices_from(api_price))
+    return costs([_with_notice(run) for run in runs], prices_from(price), token_prices_from(api_price))
 
 
 def _show_costs(entries: "list[CellCost]", *, json: Json = False) -> None:
@@ -289,6 +289,14 @@ HISTORY = command(history, _show_history, _exit_code_of_history, no_evidence=EXI
 FRONTIER = command(frontier, _show_frontier)
 COST = command(cost, _show_costs)
 GRID = command(grid, _show_grid)
+
+
+def _with_notice(location: str) -> "Run":
+    """Load a run, and say if figures over its valid trials lack some of what was planned."""
+    run = read(location)
+    if run.valid < run.planned:
+        print_notice(f"{run.path}: only {run.valid} of {run.planned} trials are valid, and others do not count")
+    return run
 
 
 def read(location: str | Path) -> "Run":

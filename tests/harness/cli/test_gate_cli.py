@@ -231,3 +231,10 @@ def test_a_level_that_the_candidate_lacks_is_no_evidence_and_named(tmp_path: Pat
     one, two = (side_of(results.load(path), "main") for path in (part, again))
     assert judge(one, two).compared.absent == {"c=8": "A"}
     assert judge(two, one).outcome is Outcome.NO_EVIDENCE
+
+
+@pytest.mark.parametrize("command", [("cost", "--price", "machine-hour=0.4"), ("frontier",)])
+def test_figures_of_a_run_that_lacks_trials_say_so(tmp_path: Path, capsys, command: tuple[str, ...]) -> None:
+    path = build_run(tmp_path, replace(SAME, finished=7, status=RunStatus.INTERRUPTED, repeats=6))
+    assert bakeoff(command[0], str(path), *command[1:]) == 0
+    assert f"{path}: only 7 of 12 trials are valid" in capsys.readouterr().err
