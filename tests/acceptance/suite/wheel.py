@@ -107,8 +107,14 @@ def main() -> None:
         assert subprocess.run(argv, env=env, cwd=folder, capture_output=True, check=False).returncode == 0
         with tarfile.open(next(folder.glob("*.tar.gz"))) as archive:
             tops = {member.name.split("/")[1] for member in archive.getmembers()}
-        stray = tops - {"src", "README.md", "LICENSE", "PKG-INFO", "pyproject.toml", ".gitignore"}
+        stray = tops - {"src", "README.md", "LICENSE", "PKG-INFO", "pyproject.toml", ".gitignore", "hatch_build.py"}
         bars.add("stray_entries_of_the_source_distribution", len(stray), "==", 0)
+
+        without_links = folder / "without-links"
+        subprocess.run(["git", "clone", "-q", "-c", "core.symlinks=false", ROOT, without_links], check=True)
+        refused = call(sys.executable, "-m", "pip", "wheel", "--no-deps", without_links, cwd=folder)
+        said = "the links in src/bakeoff are missing" in refused.stdout + refused.stderr
+        bars.add("a_checkout_without_links_is_refused", said and refused.returncode != 0, "==", 1)
     bars.finish()
 
 
