@@ -43,7 +43,7 @@ _STARTS = {"subprocess.Popen", "os.fork", "os.posix_spawn", "os.system"}
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add ``--quick``."""
-    parser.addoption("--quick", action="store_true", help="skip tests that need torch, a browser or another process")
+    parser.addoption("--quick", action="store_true", help="skip tests that start a process or importorskip torch")
 
 
 def pytest_collection(session: pytest.Session) -> None:

@@ -35,7 +35,7 @@ OWN_CODES: Mapping[str, Mapping[int, str]] = {
         EXIT_OK: "no series that includes the newest run ends with a step for the worse",
         EXIT_REGRESSION: "one does",
         EXIT_CANNOT_TELL: "one is inconclusive (fewer than six runs; a newest value missing, 0 or far on the bad side)",
-        EXIT_INVALID: f"{_MISTAKE}, {_FAILED}",
+        EXIT_INVALID: f"no complete run, {_MISTAKE}, {_FAILED}",
     },
     "claims": {
         EXIT_OK: "every claim has a result, whatever it is",

@@ -1,7 +1,6 @@
 """Commands that read stored runs: report, compare, history and frontier."""
 
 import sys
-from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -97,11 +96,10 @@ def compare(
         raise NotComparable("compare takes two runs, A and B, or several: A1 A2 A3 --with B1 B2")
     a, b = (runs[:1], runs[1:]) if candidates is None else (runs, texts(candidates))
     of_a, of_b = (together([select(text) for text in side]) for side in (a, b))
-    named_a, named_b = (Counter((str(run.path), side.engine) for run in side.runs) for side in (of_a, of_b))
-    if twice := [path for named in (named_a, named_b) for (path, _), count in named.items() if count > 1]:
-        raise NotComparable(f"{twice[0]} is named twice on one side, where it counts once; name another run")
-    if common := named_a.keys() & named_b.keys():
-        print_notice(f"{' and '.join(sorted(path for path, _ in common))} is on both sides: equal by construction")
+    if set(of_a.places) == set(of_b.places):
+        print_notice("A and B are the same trials: equal by construction")
+    elif common := set(of_a.places) & set(of_b.places):
+        print_notice(f"on both sides, which brings them closer: {', '.join(sorted(str(path) for path, *_ in common))}")
     return compare_sides(of_a, of_b, agreed(texts(metric), primary, alpha, band))
 
 
@@ -189,9 +187,11 @@ def frontier(*runs: str) -> "list[FrontierPoint]":
     runs
         Run folders, whose engines are compared.
     """
-    from bakeoff.results.errors import NoEvidence
+    from bakeoff.results.errors import NoEvidence, NotComparable
     from bakeoff.results.run.frontier import frontier
 
+    if not runs:
+        raise NotComparable("name the folder of a run, such as those under runs/")
     points = frontier([_with_notice(run) for run in runs])
     if not points:
         raise NoEvidence("these runs have no valid trial with TPOT and throughput; give other run folders")
@@ -224,13 +224,13 @@ def grid(run: str, *, metric: Metrics = None) -> "GridReport":
         Metric to rank settings by and to show effects on; repeat the option for effects on several. Default: goodput
         with an SLO, else output tokens/s; and effects on the median TTFT and TPOT, too.
     """
-    from bakeoff.results.errors import NoEvidence
+    from bakeoff.results.errors import NotComparable
     from bakeoff.results.metrics.catalogue import require_known
     from bakeoff.results.run.grid import grid_report
 
     measured = _with_notice(run)
     if not measured.manifest.grid:
-        raise NoEvidence(
+        raise NotComparable(
             f'{run} has no grid; give an engine of its experiment grid = {{ "spec.max_num_seqs" = [16, 64] }}'
         )
     return grid_report(measured, require_known(texts(metric)))

@@ -29,7 +29,7 @@ from bakeoff.results.compare.sides import (
     measured_requests,
     starts_unseen,
 )
-from bakeoff.results.errors import NotComparable
+from bakeoff.results.errors import NoEvidence, NotComparable
 from bakeoff.results.metric import Metric, Role
 from bakeoff.results.metrics import CATALOGUE
 from bakeoff.results.metrics.catalogue import names_of
@@ -107,6 +107,7 @@ def compare_sides(a: Side, b: Side, config: ComparisonConfig | None = None, *, c
 
     Raises:
         NotComparable: traffic, weights or conditions differ.
+        NoEvidence: they have no load level in common.
     """
     config = config or ComparisonConfig()
     shared = _shared(a, b)
@@ -114,7 +115,8 @@ def compare_sides(a: Side, b: Side, config: ComparisonConfig | None = None, *, c
         _check(a, b, shared)
     main = primary_load(shared)
     if main is None:
-        raise NotComparable("the two sides have no load level in common")
+        levels = (", ".join(load.label for load in side.loads) or "none" for side in (a, b))
+        raise NoEvidence("the two sides have no load level in common: A has {}; B has {}".format(*levels))
     pairs = {load.label: _pair(a, b, load.label, config, loads=len(shared)) for load in shared}
     together = [load.label for load in shared if load.only is None]
     of_classes = {

@@ -145,28 +145,33 @@ def judge(a: Side, b: Side, config: ComparisonConfig | None = None) -> GateVerdi
         *(_of_metric(guard) for guard in compared.guardrails if guard.judgement is Judgement.WORSE),
     ]
     missing = _missing_in_b(a, b, compared)
-    lacking = [] if config.only_common else [guard for guard in missing if guard.reason is not Reason.AMONG_FAILURES]
+    lacking = [guard for guard in missing if guard.reason is not Reason.AMONG_FAILURES]
     doubts = [
         *_of_trials(compared, Judgement.UNCLEAR),
-        *(_of_metric(guard) for guard in missing if guard in lacking or guard.reason is Reason.AMONG_FAILURES),
+        *(_of_metric(guard) for guard in missing if not config.only_common or guard not in lacking),
         *(_of_metric(guard) for guard in compared.guardrails if guard.may_be_worse(COMPARED[guard.metric])),
     ]
     few = _too_few(a, b, compared)
     if few and not regressions and not doubts:
         raise NoEvidence(few)
-    lacks = effect_clause(compared, compared.primary) if compared.primary.reason is Reason.ABSENT else None
-    lacks = lacks or _lacks_text(compared, lacking)
-    if lacks and not regressions:
-        outcome, sentence = Outcome.NO_EVIDENCE, lacks
+    notes = [*_left_out(a, compared.a), *_left_out(b, compared.b), *_incomplete(a), *_incomplete(b)]
+    lacks = _lacks_text(compared, lacking)
+    if lacks and config.only_common:
+        notes.append(f"{lacks}: that is not judged")
+    if compared.primary.reason is Reason.ABSENT:
+        few = few or effect_clause(compared, compared.primary)
+    if few and not regressions and not doubts:
+        outcome, sentence = Outcome.NO_EVIDENCE, few
+    elif lacks and not regressions and not config.only_common:
+        outcome, sentence = Outcome.NO_EVIDENCE, f"{lacks}; measure it, or judge the rest by --only-common"
     else:
         outcome, sentence = _outcome(compared, few, has_regressions=bool(regressions), has_doubts=bool(doubts))
-    notes = [*_left_out(a, compared.a), *_left_out(b, compared.b), *_incomplete(a), *_incomplete(b)]
     return GateVerdict(outcome, sentence, regressions, doubts, notes, compared)
 
 
 def _lacks_text(compared: EngineComparison, lacking: Sequence[Comparison]) -> str | None:
     """What the candidate lacks and the baseline has; None for nothing that would have been judged."""
-    levels = [] if compared.config.only_common else [level for level, side in compared.absent.items() if side == "B"]
+    levels = [level for level, side in compared.absent.items() if side == "B"]
     metrics: dict[str, list[str]] = {}
     for guard in lacking:
         metrics.setdefault(heading(guard), []).append(COMPARED[guard.metric].title)
@@ -174,9 +179,7 @@ def _lacks_text(compared: EngineComparison, lacking: Sequence[Comparison]) -> st
         *([f"was not measured at {' and '.join(levels)}"] if levels else []),
         *(f"lacks {', '.join(titles)} at {at}" for at, titles in metrics.items()),
     ]
-    if not parts:
-        return None
-    return f"{compared.b} {' and '.join(parts)}; measure it, or judge the rest by --only-common"
+    return f"{compared.b} {' and '.join(parts)}" if parts else None
 
 
 def judge_evaluations(a: Path, b: Path, config: ComparisonConfig) -> GateVerdict:

@@ -51,6 +51,11 @@ class Side(msgspec.Struct, frozen=True):
         return self.runs[-1]
 
     @property
+    def places(self) -> list[tuple[Path, str, str]]:
+        """Folder, id and engine of each run, the same however the folder was spelt."""
+        return [(Path(run.path).resolve(), run.manifest.run_id, self.engine) for run in self.runs]
+
+    @property
     def trials(self) -> list[AnyTrial]:
         """Finished trials, including INVALID ones."""
         return [trial for session in self.sessions.values() for trial in session]
@@ -178,8 +183,11 @@ def together(sides: Sequence[Side]) -> Side:
         sides: at least one.
 
     Raises:
-        NotComparable: they are of different engines.
+        NotComparable: they are of different engines, or one is named twice.
     """
+    named = [place for side in sides for place in side.places]
+    if twice := [place for place in named if named.count(place) > 1]:
+        raise NotComparable(f"{twice[0][0]} is named twice on one side, where it counts once; name another run")
     first, *others = sorted(sides, key=lambda side: side.run.manifest.created_utc)
     sessions = dict(first.sessions)
     for other in others:

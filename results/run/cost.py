@@ -9,7 +9,7 @@ from enum import StrEnum
 
 import msgspec
 
-from bakeoff.results.errors import BadPrice, NoEvidence
+from bakeoff.results.errors import BadPrice, NoEvidence, NotComparable
 from bakeoff.results.metric import Unit
 from bakeoff.results.metrics import Value, absent
 from bakeoff.results.prices import Prices, TokenPrices
@@ -74,11 +74,12 @@ def costs(runs: Sequence[Run], prices: Prices | None = None, api: TokenPrices | 
         api: prices of an API; likewise.
 
     Raises:
-        NoEvidence: there is no run.
+        NotComparable: there is no run.
+        NoEvidence: no trial is valid.
         BadPrice: no engine has a price.
     """
     if not runs:
-        raise NoEvidence("name the folder of a run, such as those under runs/")
+        raise NotComparable("name the folder of a run, such as those under runs/")
     entries = [
         _of_cell(run, cell, prices or Prices(), run.manifest.api_prices.under(api or TokenPrices()))
         for run in runs
@@ -86,6 +87,8 @@ def costs(runs: Sequence[Run], prices: Prices | None = None, api: TokenPrices | 
     ]
     if not any(entry.prices.are_stated for entry in entries):
         raise BadPrice("no price is known; give --price gpu-hour=3.5, machine-hour=0.4 or output=10")
+    if not any(entry.figures for entry in entries):
+        raise NoEvidence(f"nothing can be costed: {next(why for entry in entries for why in entry.reasons.values())}")
     return entries
 
 

@@ -53,7 +53,7 @@ def test_two_servers_are_measured_in_turns_and_the_headline_says_which_is_better
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert bench(tmp_path / "one", "--url", ONE, "--against", ONE, "--dry-run") == 0
-    assert "reference-2 at http://one:1 (one server: what differs is noise); model" in capsys.readouterr().err
+    assert "reference-b at http://one:1 (one server: what differs is noise); model" in capsys.readouterr().err
     engines = {"reference-1": VirtualEngine(slowdown=1.1), "reference-2": VirtualEngine()}
     assert bench(tmp_path, "--url", ONE, "--against", OTHER, **engines) == 0
     captured = capsys.readouterr()

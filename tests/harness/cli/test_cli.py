@@ -337,7 +337,7 @@ def test_report_and_compare_read_what_bench_measured(tmp_path: Path, capsys: pyt
     assert "c=2" in capsys.readouterr().out
     assert in_process("compare", summary["run"], summary["run"], "--json") == 0
     captured = capsys.readouterr()
-    assert f"{summary['run']} is on both sides: equal by construction" in captured.err
+    assert "A and B are the same trials: equal by construction" in captured.err
     comparisons = json.loads(captured.out)["comparisons"]
     judged = {comparison["metric"]: comparison["judgement"] for comparison in comparisons}
     assert judged.pop("peak_host_bytes") == "unclear"  # the server is not ours: its memory was not sampled

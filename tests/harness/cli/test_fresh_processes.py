@@ -43,7 +43,7 @@ COMMANDS = {
     "floor": ("runs/run", 2, ""),
     "frontier": ("runs/run", 0, "per user"),
     "gate": ("--baseline runs/run@a --candidate runs/run@b", 1, "TPOT p50 at c=1"),
-    "grid": ("runs/run", 3, "has no grid; give an engine of its experiment grid"),
+    "grid": ("runs/run", 2, "has no grid; give an engine of its experiment grid"),
     "history": ("runs --name demo", 2, "the longest series has 1 runs"),
     "import aiperf": ("vllm.json", 2, "not a request of AIPerf"),
     "import guidellm": ("vllm.json", 2, "not a report of GuideLLM"),

@@ -223,7 +223,7 @@ def test_a_level_that_the_candidate_lacks_is_no_evidence_and_named(tmp_path: Pat
     assert bakeoff("gate", *sides) == 3
     assert "was not measured at c=8; measure it, or judge the rest by --only-common" in capsys.readouterr().out
     assert bakeoff("gate", *sides, "--only-common", "--start-noise", "20%") == 2
-    assert "was not measured at c=8" in capsys.readouterr().out
+    assert "was not measured at c=8: that is not judged" in capsys.readouterr().out.replace("\n", " ")
     sides = ("--baseline", f"{part}@main", "--candidate", f"{whole}@branch")
     assert bakeoff("gate", *sides, "--json", "--start-noise", "20%") == 2
     assert json.loads(capsys.readouterr().out)["compared"]["absent"] == {"c=8": "A"}
@@ -231,6 +231,16 @@ def test_a_level_that_the_candidate_lacks_is_no_evidence_and_named(tmp_path: Pat
     one, two = (side_of(results.load(path), "main") for path in (part, again))
     assert judge(one, two).compared.absent == {"c=8": "A"}
     assert judge(two, one).outcome is Outcome.NO_EVIDENCE
+
+
+def test_a_run_is_one_run_however_its_folder_is_spelt(tmp_path: Path, capsys, monkeypatch) -> None:
+    path = build_run(tmp_path, SAME)
+    monkeypatch.chdir(path)
+    assert bakeoff("compare", f"{path}@main", ".@main") == 0
+    assert "A and B are the same trials" in capsys.readouterr().err
+    twice = ("--baseline", f"{path}@main", "--baseline", f"../{path.name}@main")
+    assert bakeoff("gate", *twice, "--candidate", f"{path}@branch") == 3
+    assert "is named twice on one side" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", [("cost", "--price", "machine-hour=0.4"), ("frontier",)])

@@ -156,7 +156,7 @@ def test_what_must_be_equal(tmp_path: Path, trial: str | None, changes: dict[str
 def test_no_common_level(tmp_path: Path) -> None:
     a = select(str(build_run(tmp_path, replace(SHEET, run_id="a", loads=LOADS[:1]))))
     b = select(str(build_run(tmp_path, replace(SHEET, run_id="b", loads=LOADS[1:2]))))
-    with pytest.raises(NotComparable, match="no load level in common"):
+    with pytest.raises(NoEvidence, match="no load level in common: A has c=1; B has c=4"):
         compare_sides(a, b)
 
 

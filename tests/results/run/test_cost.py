@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from bakeoff import results
-from bakeoff.results.errors import BadPrice, NoEvidence
+from bakeoff.results.errors import BadPrice, NoEvidence, NotComparable
 from bakeoff.results.metrics import Value, absent
 from bakeoff.results.prices import Prices, TokenPrices, prices_from, token_prices_from
 from bakeoff.results.report import print_costs, render_html
@@ -166,7 +166,7 @@ def test_an_engine_without_a_price_is_named_and_others_are_not_lost(tmp_path: Pa
     assert "slow, c=1" in text
     with pytest.raises(BadPrice, match="give --price"):
         costs([two_engines(tmp_path / "none")])
-    with pytest.raises(NoEvidence, match="folder of a run"):
+    with pytest.raises(NotComparable, match="folder of a run"):
         costs([])
 
 
@@ -223,3 +223,11 @@ def test_prices_are_written_with_dashes_or_underscores():
     assert token_prices_from(["input=1", "cached=0.1", "output=5"]) == TokenPrices(input=1.0, cached=0.1, output=5.0)
     with pytest.raises(BadPrice, match="one of cached, input, output"):
         token_prices_from(["gpu-hour=1"])
+
+
+def test_a_run_without_a_valid_trial_is_no_evidence(tmp_path: Path) -> None:
+    run = results.load(
+        build_run(tmp_path, Sheet(repeats=1, invalid=tuple(range(8)), prices={"reference": Prices(machine_hour=1.0)}))
+    )
+    with pytest.raises(NoEvidence, match="nothing can be costed: no valid trial"):
+        costs([run])
