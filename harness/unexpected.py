@@ -7,7 +7,7 @@ from pathlib import Path
 
 TRACEBACK_VARIABLE = "BAKEOFF_TRACEBACK"
 """Environment variable: 1 prints the traceback of an unexpected error."""
-EXIT_UNEXPECTED = 3  # as for a run that is no evidence; bakeoff.harness.cli.options may not be importable here
+EXIT_UNEXPECTED = 3  # as for a run that is no evidence; bakeoff.harness.cli.exits may not be importable here
 _MOST_CHARS = 500
 
 

@@ -47,7 +47,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection(session: pytest.Session) -> None:
-    """Take away what quick tests do without: its import or start skips a test."""
+    """Hide what quick tests do without: importorskip of it, or the start of a process, skips a test."""
     config = session.config
     starts_workers = config.getoption("numprocesses", None) and not hasattr(config, "workerinput")
     if config.getoption("--quick") and not starts_workers:

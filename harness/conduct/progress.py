@@ -42,9 +42,8 @@ from bakeoff.results.units import NS_PER_S
 
 _START_S, _ATTACH_S = 15.0, 6.0
 """Guessed durations of a start and a stop, and of a warm-up of a running server, until a start has been measured."""
-_LARGE_START_S = 100.0
-"""The same of a server that imports torch, compiles and profiles: vLLM takes 110 to 160 s on two cores."""
-_LARGE = {"sglang", "tensorrt_llm", "tgi", "vllm"}
+_STARTS_S = {"sglang": 100.0, "tensorrt_llm": 100.0, "tgi": 100.0, "vllm": 100.0}
+"""Guessed starts of servers that load and compile for long: vLLM takes 110 to 160 s on two cores."""
 
 _QUIET_S = 30.0
 """Seconds without a line after which a stage is printed."""
@@ -98,11 +97,10 @@ class Estimate:
         self._trials_s: dict[tuple[str, str], float] = {}
         self._ratios: list[float] = []  # of the trials so far to what was expected of them
         self._starts_s: dict[str, float] = {}
-        starts_s = {
-            engine.name: _LARGE_START_S if engine.adapter in _LARGE else _START_S for engine in experiment.engines
+        self._guesses_s = {
+            engine.name: _ATTACH_S if engine.addresses else _STARTS_S.get(engine.adapter, _START_S)
+            for engine in experiment.engines
         }
-        attached = {engine.name: _ATTACH_S for engine in experiment.engines if engine.addresses}
-        self._guesses_s = starts_s | attached
         self._starting_since_ns = 0
         self._running: tuple[str, int] | None = None
 

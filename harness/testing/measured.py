@@ -125,10 +125,10 @@ class Measured:
             if cell[0] == candidate.engine:
                 outcomes.append(verdict.outcome.value)
         message = _message(verdict)
-        undecided = verdict.outcome is Outcome.CANNOT_TELL
-        if verdict.outcome is not Outcome.NO_REGRESSION and not (undecided and cannot_tell != "fail"):
+        tolerated = {Outcome.NO_REGRESSION} if cannot_tell == "fail" else {Outcome.NO_REGRESSION, Outcome.CANNOT_TELL}
+        if verdict.outcome not in tolerated:
             raise AssertionError(message)
-        if undecided:
+        if verdict.outcome is Outcome.CANNOT_TELL:
             warnings.warn(NoVerdict(f"{self.title}: {message}"), stacklevel=2)
 
 
