@@ -30,6 +30,8 @@ from bakeoff.results.units import NS_PER_S
 
 _CONSEQUENCES = {FindingCode.WINDOW_TOO_SHORT, FindingCode.WINDOW_EMPTY, FindingCode.CLIENT_ERROR}
 """Findings that a failing engine can cause too; without another finding they are not held against it."""
+_ANSWERED = {FindingCode.BECAME_SLOWER}
+"""Findings against an engine whose trial has the late requests of that load; with others, all count as late."""
 _UNREACHED = FindingCode.HELD_BACK
 """A level that cannot be offered under the cap of the load is above the highest one, whatever the engine could do."""
 _NEARLY = 0.75
@@ -66,12 +68,8 @@ def attempt_of(
         others = {code for code in codes - {_UNREACHED} if code.cause is not Cause.ENGINE}
         if not (is_against_engine(invalidating) or _UNREACHED in codes) or not others <= _CONSEQUENCES:
             return Attempt(record.id, level, met=None, margin=None, findings=invalidating)
-        totals = [max(1, entry.total) for entry in exceeded]
-        all_late = [
-            msgspec.structs.replace(entry, late=total, total=total)
-            for entry, total in zip(exceeded, totals, strict=True)
-        ]
-        return Attempt(record.id, level, met=False, margin=None, findings=invalidating, exceeded=all_late)
+        counts = exceeded if codes <= _ANSWERED | _CONSEQUENCES else map(_all_late, exceeded)
+        return Attempt(record.id, level, met=False, margin=None, findings=invalidating, exceeded=list(counts))
     if unknown and not definite:
         if all(entry.value.absence is Absence.TOO_FEW for entry in unknown) and _tell_enough(objectives, exceeded):
             met = all(entry.late <= entry.allowed * entry.total for entry in exceeded)
@@ -82,6 +80,11 @@ def attempt_of(
     return Attempt(
         record.id, level, met=not definite, margin=margin, violations=definite, exceeded=list(exceeded)
     )  # fmt: skip
+
+
+def _all_late(entry: Exceeded) -> Exceeded:
+    total = max(1, entry.total)
+    return msgspec.structs.replace(entry, late=total, total=total)
 
 
 def _tell_enough(objectives: Sequence[Objective], exceeded: Sequence[Exceeded]) -> bool:

@@ -95,6 +95,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--instants", type=int, default=40)
     count = parser.parse_args().instants
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells let jobs in the background ignore it
     bars, wrong = Bars(), 0
     with (
         tempfile.TemporaryDirectory(prefix="bakeoff-interrupts-") as name,
