@@ -158,14 +158,14 @@ def judge(a: Side, b: Side, config: ComparisonConfig | None = None) -> GateVerdi
     lacks = _lacks_text(compared, lacking)
     if lacks and config.only_common:
         notes.append(f"{lacks}: that is not judged")
-    if compared.primary.reason is Reason.ABSENT:
-        few = few or effect_clause(compared, compared.primary)
-    if few and not regressions and not doubts:
-        outcome, sentence = Outcome.NO_EVIDENCE, few
+    absent = effect_clause(compared, compared.primary) if compared.primary.reason is Reason.ABSENT else None
+    if absent and not regressions:
+        outcome, sentence = Outcome.NO_EVIDENCE, absent
     elif lacks and not regressions and not config.only_common:
         outcome, sentence = Outcome.NO_EVIDENCE, f"{lacks}; measure it, or judge the rest by --only-common"
     else:
-        outcome, sentence = _outcome(compared, few, has_regressions=bool(regressions), has_doubts=bool(doubts))
+        why = few or absent
+        outcome, sentence = _outcome(compared, why, has_regressions=bool(regressions), has_doubts=bool(doubts))
     return GateVerdict(outcome, sentence, regressions, doubts, notes, compared)
 
 

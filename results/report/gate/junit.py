@@ -15,6 +15,7 @@ def junit_xml(verdict: GateVerdict | NoVerdict) -> bytes:
     """Write one test suite. A metric that is worse is a failure; an undecided primary metric is an error.
 
     A regression or doubt other than a metric (trials, work, answers) is a test case of its own, named after its kind.
+    Notes are the output of the suite.
     """
     suite = ET.Element("testsuite", name="bakeoff gate")
     if isinstance(verdict, GateVerdict):
@@ -25,6 +26,8 @@ def junit_xml(verdict: GateVerdict | NoVerdict) -> bytes:
     suite.set("tests", str(len(suite)))
     suite.set("failures", str(len(suite.findall("testcase/failure"))))
     suite.set("errors", str(len(suite.findall("testcase/error"))))
+    if isinstance(verdict, GateVerdict) and verdict.notes:
+        ET.SubElement(suite, "system-out").text = "\n".join(map(plain, verdict.notes))
     suites = ET.Element("testsuites")
     suites.append(suite)
     return ET.tostring(suites, encoding="utf-8", xml_declaration=True)

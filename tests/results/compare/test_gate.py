@@ -296,9 +296,13 @@ def test_a_guardrail_that_only_the_branch_lacks_is_no_evidence(tmp_path: Path) -
     verdict = judge(a, b, config)
     assert verdict.outcome is Outcome.NO_EVIDENCE
     assert verdict.sentence == "branch lacks TTFT p99 at c=8; measure it, or judge the rest by --only-common"
-    assert judge(a, b, msgspec.structs.replace(config, only_common=True)).outcome is Outcome.NO_REGRESSION
+    rest = judge(a, b, msgspec.structs.replace(config, only_common=True))
+    assert rest.outcome is Outcome.NO_REGRESSION
+    assert b"<system-out>branch lacks TTFT p99 at c=8: that is not judged</system-out>" in junit_xml(rest)
     alone = judge(a, b, msgspec.structs.replace(config, primary="ttft_p99_s", only_common=True))
     assert alone.outcome is Outcome.NO_EVIDENCE, "nothing is left to judge by"
+    doubtful = judge(a, b, msgspec.structs.replace(config, primary="ttft_p99_s", metrics=("ttft_p99_s", "ttft_p90_s")))
+    assert doubtful.outcome is Outcome.NO_EVIDENCE, "whatever else is doubtful"
     assert verdict.doubts == [Regression(RegressionKind.METRIC, "c=8", "ttft_p99_s")]
     assert doubt_texts(verdict) == [
         "TTFT p99 of branch at c=8: absent in 6 of 6 trials of B: p99 needs 662 observations, there are 16"
