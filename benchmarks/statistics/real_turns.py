@@ -73,8 +73,9 @@ async def main() -> None:
                 port = urls[0].rstrip("/").rpartition(":")[2].partition("/")[0]
                 right[kind] += said.decided and f"{port} delivered" in said.sentence
                 print(f"{kind} {number}: {took_s:.0f} s; {said.sentence}", flush=True)
-    bars.add("whole_decided", right["whole"] / options.whole, ">=", 1)
-    bars.add("interrupted_decided", right["interrupted"] / options.interrupted, ">=", 1)
+    for kind, count in (("whole", options.whole), ("interrupted", options.interrupted)):
+        if count:
+            bars.add(f"{kind}_decided", right[kind] / count, ">=", 1)
     bars.finish()
 
 

@@ -1,6 +1,7 @@
 """Commands made from functions of the Python API, so that a command and its function have the same parameters."""
 
 import inspect
+import sys
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -48,6 +49,8 @@ def command(
             result = function(*arguments, **options)
         except Rehearsed:
             print_line("dry run: everything is in place")
+            if shown.get("json"):
+                sys.stdout.write('{"dry_run": true}\n')
             return EXIT_OK
         except RunInterrupted as interrupted:
             from bakeoff.results.log.store import QUICK_BYTES

@@ -192,7 +192,8 @@ def frontier(*runs: str) -> "list[FrontierPoint]":
 
     if not runs:
         raise NotComparable("name the folder of a run, such as those under runs/")
-    points = frontier([_with_notice(run) for run in runs])
+    by_folder = {run.path.resolve(): run for run in map(_with_notice, runs)}
+    points = frontier(list(by_folder.values()))
     if not points:
         raise NoEvidence("these runs have no valid trial with TPOT and throughput; give other run folders")
     return points

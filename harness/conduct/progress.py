@@ -92,7 +92,7 @@ class Estimate:
 
     def __init__(self, experiment: Experiment) -> None:
         self._left = experiment.plan()
-        self.trials = len(self._left)
+        self._planned = self.trials = len(self._left)
         self._expected = ExpectedLength(experiment)
         self._trials_s: dict[tuple[str, str], float] = {}
         self._ratios: list[float] = []  # of the trials so far to what was expected of them
@@ -126,7 +126,8 @@ class Estimate:
         """Seconds left.
 
         A future start is taken to last as long as the engine's last one, else as the mean of all; a trial as long as
-        the engine's last one under this load, else by as much more than expected as the trials so far.
+        the engine's last one under this load, else by as much more than expected as the trials so far. As many of them
+        are taken to be measured again as of those so far.
         """
         to_start = {(plan.engine, plan.repeat) for plan in self._left} - {self._running}
         mean_s = fmean(self._starts_s.values()) if self._starts_s else None
@@ -136,7 +137,8 @@ class Estimate:
             self._trials_s.get((plan.engine, plan.load.label), ratio * self._expected.of(plan.load))
             for plan in self._left
         )
-        return starts_s + trials_s
+        done = self._planned - len(self._left)
+        return starts_s + trials_s * (len(self._ratios) / done if done else 1.0)
 
     @property
     def text(self) -> str:

@@ -52,8 +52,10 @@ def test_several_addresses_are_replicas_that_show_everywhere(
 def test_two_servers_are_measured_in_turns_and_the_headline_says_which_is_better_and_what_would_undo_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert bench(tmp_path / "one", "--url", ONE, "--against", ONE, "--dry-run") == 0
-    assert "reference-b at http://one:1 (one server: what differs is noise); model" in capsys.readouterr().err
+    assert bench(tmp_path / "one", "--url", ONE, "--against", ONE, "--dry-run", "--json") == 0
+    printed = capsys.readouterr()
+    assert "reference-b at http://one:1 (one server: what differs is noise); model" in printed.err
+    assert json.loads(printed.out) == {"dry_run": True}
     engines = {"reference-1": VirtualEngine(slowdown=1.1), "reference-2": VirtualEngine()}
     assert bench(tmp_path, "--url", ONE, "--against", OTHER, **engines) == 0
     captured = capsys.readouterr()

@@ -241,6 +241,9 @@ def test_a_run_is_one_run_however_its_folder_is_spelt(tmp_path: Path, capsys, mo
     twice = ("--baseline", f"{path}@main", "--baseline", f"../{path.name}@main")
     assert bakeoff("gate", *twice, "--candidate", f"{path}@branch") == 3
     assert "is named twice on one side" in capsys.readouterr().err
+    for runs in ((path,), (path, ".")):
+        assert bakeoff("frontier", *map(str, runs), "--json") == 0
+        assert len(msgspec.json.decode(capsys.readouterr().out)) == 2, "one point of each engine"
 
 
 @pytest.mark.parametrize("command", [("cost", "--price", "machine-hour=0.4"), ("frontier",)])

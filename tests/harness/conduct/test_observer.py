@@ -63,6 +63,10 @@ def test_the_estimate_uses_measured_starts_and_trials(experiment: Experiment) ->
     estimate.event(TrialFinished(record=record(second, 15)))
     assert estimate.left_s() == pytest.approx(40 + 2 + 20 + 15)
 
+    again = msgspec.structs.replace(record(second, 15), id="again", replaces=second.id)
+    estimate.event(TrialFinished(record=again))
+    assert estimate.left_s() == pytest.approx(40 + 2 + 3 / 2 * (20 + 15)), "one of two was measured again"
+
 
 def test_reused_trials_need_no_start(experiment: Experiment) -> None:
     estimate = Estimate(experiment)
