@@ -22,6 +22,7 @@ from bakeoff.results.compare.reliability import Tally, tallies
 from bakeoff.results.compare.sides import (
     AnyTrial,
     Side,
+    absent_addresses,
     absent_levels,
     apart_s,
     compared_value,
@@ -65,6 +66,7 @@ class EngineComparison(msgspec.Struct, frozen=True):
         tallies: how often each engine failed trials or starts.
         class_work: comparisons of the work of each class of the traffic.
         absent: load level that one side has and the other lacks → the side that lacks it, A or B.
+        absent_addresses: likewise, of several addresses of an engine.
         apart_s: time between the first and the last run; None for one run, or if it is not known.
     """
 
@@ -78,6 +80,7 @@ class EngineComparison(msgspec.Struct, frozen=True):
     tallies: list[Tally] = []
     class_work: list[WorkComparison] = []
     absent: dict[str, str] = {}
+    absent_addresses: dict[str, str] = {}
     apart_s: float | None = None
 
     @property
@@ -149,6 +152,7 @@ def compare_sides(a: Side, b: Side, config: ComparisonConfig | None = None, *, c
         work={level: pair.work for level, pair in pairs.items()},
         tallies=tallies(a.records, b.records, pairs, alpha=config.alpha, failures_a=a.failures, failures_b=b.failures),
         absent=absent_levels(a, b),
+        absent_addresses=absent_addresses(a, b),
         apart_s=apart_s((a, b)),
     )
 

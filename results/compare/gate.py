@@ -171,12 +171,16 @@ def judge(a: Side, b: Side, config: ComparisonConfig | None = None) -> GateVerdi
 
 def _lacks_text(compared: EngineComparison, lacking: Sequence[Comparison]) -> str | None:
     """What the candidate lacks and the baseline has; None for nothing that would have been judged."""
-    levels = [level for level, side in compared.absent.items() if side == "B"]
+    levels, addresses = (
+        [name for name, side in missing.items() if side == "B"]
+        for missing in (compared.absent, compared.absent_addresses)
+    )
     metrics: dict[str, list[str]] = {}
     for guard in lacking:
         metrics.setdefault(heading(guard), []).append(COMPARED[guard.metric].title)
     parts = [
         *([f"was not measured at {' and '.join(levels)}"] if levels else []),
+        *([f"lacks address {' and '.join(addresses)}"] if addresses else []),
         *(f"lacks {', '.join(titles)} at {at}" for at, titles in metrics.items()),
     ]
     return f"{compared.b} {' and '.join(parts)}" if parts else None

@@ -263,8 +263,24 @@ def starts_unseen(
 
 def absent_levels(a: Side, b: Side) -> dict[str, str]:
     """Load levels that were planned for one side alone, with the other side, A or B."""
-    of_a, of_b = ([load.label for load in side.loads] for side in (a, b))
-    return {level: "B" for level in of_a if level not in of_b} | {level: "A" for level in of_b if level not in of_a}
+    return _lacking(*([load.label for load in side.loads] for side in (a, b)))
+
+
+def absent_addresses(a: Side, b: Side) -> dict[str, str]:
+    """Addresses that one side alone used, with the other side; none if they have no address in common."""
+    of_a, of_b = (
+        list(dict.fromkeys(
+            address.label
+            for record in side.records if record.engine_description
+            for address in record.engine_description.addresses
+        ))
+        for side in (a, b)
+    )  # fmt: skip
+    return _lacking(of_a, of_b) if set(of_a) & set(of_b) else {}
+
+
+def _lacking(of_a: Sequence[str], of_b: Sequence[str]) -> dict[str, str]:
+    return {name: "B" for name in of_a if name not in of_b} | {name: "A" for name in of_b if name not in of_a}
 
 
 def _with_run(side: Side) -> str:

@@ -96,8 +96,9 @@ def trial_lines(compared: EngineComparison) -> list[str]:
         if work.mix
     ]
     absent = [
-        f"{SIGNS[Judgement.UNCLEAR]} {b if side == 'B' else a} was not measured at {level}"
-        for level, side in compared.absent.items()
+        f"{SIGNS[Judgement.UNCLEAR]} {b if side == 'B' else a} {lacks} {name}"
+        for lacks, missing in (("was not measured at", compared.absent), ("lacks address", compared.absent_addresses))
+        for name, side in missing.items()
     ]
     return [*failures, *unequal, *other, *absent]
 

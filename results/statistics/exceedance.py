@@ -16,8 +16,8 @@ Requests of a trial are not independent: in queues a window without any late req
 both common at one load. The likelihood is a quasi-likelihood (McCullagh and Nelder, Generalized Linear Models, 1989,
 ch. 9), so that only mean and variance of the counts matter. Their variance is φ times that of independent requests at
 the capacity, and grows with the root of the share beyond that, as it does in queues with one to eight servers. φ has a
-scaled inverse χ² prior with :data:`_PRIOR_FREEDOM` degrees of freedom, so that few trials have an interval and many tell
-it themselves. Its scale is how late requests cluster within trials (the integrated autocorrelation time of their
+scaled inverse χ² prior with :data:`_PRIOR_FREEDOM` degrees of freedom, so that few trials have an interval and many
+tell it themselves. Its scale is how late requests cluster within trials (the integrated autocorrelation time of their
 series), times :data:`_UNSEEN`, since windows of queues show a quarter to two thirds of it. The interval of θ has the
 posterior between its ends, with φ and s integrated out: a Student's t in the deviance. ``benchmarks/truth/capacity.py``
 measures bias, coverage and width.
@@ -144,6 +144,6 @@ def _clustered_at(late: _Floats, total: _Floats, clustered: _Floats, allowed: fl
 
 
 def _quasi_likelihood(seen: _Floats, share: _Floats) -> _Floats:
-    """The integral of (seen − p) / (p^1.5 (1 − p)) over p up to ``share``: how well a share agrees with the seen one."""
+    """How well a share agrees with the seen one: the integral of (seen − p) / (p^1.5 (1 − p)) over p up to it."""
     root = np.sqrt(share)
     return 2 * (seen * (np.arctanh(root) - 1 / root) - np.arctanh(root))

@@ -177,6 +177,7 @@ async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="commands whose name has this text")
     options = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells let jobs in the background ignore it
     tried, wrong, tracebacks = 0, 0, 0
 
     def judge(command: str, met: str, allowed: set[int], found: tuple[int, str, str]) -> None:

@@ -13,14 +13,15 @@ from rich.console import Console
 from bakeoff.results import load
 from bakeoff.results.compare.config import ComparisonConfig
 from bakeoff.results.compare.gate import GateVerdict, Outcome, Regression, RegressionKind, judge
-from bakeoff.results.compare.sides import Side, select, side_of
+from bakeoff.results.compare.sides import AnyTrial, Side, select, side_of
 from bakeoff.results.compare.text import reason_text, why_text
 from bakeoff.results.errors import NoEvidence
 from bakeoff.results.findings import Finding, FindingCode, invalid
 from bakeoff.results.log.run_log import EngineFailure, EngineFate
 from bakeoff.results.metrics import Absence, Value, absent
+from bakeoff.results.records import AddressDescription, RunStatus, Slo
 from bakeoff.results.records import Outcome as RequestOutcome
-from bakeoff.results.records import RunStatus, Slo
+from bakeoff.results.report.compare_table import trial_lines
 from bakeoff.results.report.gate import annotations, doubt_texts, gate_markdown, junit_xml, print_gate, regression_texts
 from bakeoff.results.statistics import Judgement
 from bakeoff.results.statistics.comparison import Reason
@@ -308,6 +309,29 @@ def test_a_guardrail_that_only_the_branch_lacks_is_no_evidence(tmp_path: Path) -
         "TTFT p99 of branch at c=8: absent in 6 of 6 trials of B: p99 needs 662 observations, there are 16"
     ]
     assert judge(b, b, ComparisonConfig(metrics=("ttft_p99_s",))).outcome is Outcome.NO_REGRESSION
+
+
+def test_an_address_that_only_the_branch_lacks_is_no_evidence(tmp_path: Path) -> None:
+    def at(side: Side, *labels: str) -> Side:
+        addresses = [AddressDescription(label, "replica", f"http://{label}") for label in labels]
+
+        def moved(trial: AnyTrial) -> AnyTrial:
+            described = msgspec.structs.replace(trial.record.engine_description, addresses=addresses)
+            record = msgspec.structs.replace(trial.record, engine_description=described)
+            return msgspec.structs.replace(trial, record=record)
+
+        sessions = {session: [moved(trial) for trial in trials] for session, trials in side.sessions.items()}
+        return msgspec.structs.replace(side, sessions=sessions)
+
+    a, b = sides(tmp_path, SAME)
+    config = ComparisonConfig(metrics=("output_tokens_per_s",), band=0.5)
+    verdict = judge(at(a, "one:1", "two:1"), at(b, "one:1"), config)
+    assert verdict.outcome is Outcome.NO_EVIDENCE
+    assert verdict.sentence == "branch lacks address two:1; measure it, or judge the rest by --only-common"
+    assert "? branch lacks address two:1" in trial_lines(verdict.compared)
+    assert judge(at(a, "one:1"), at(b, "one:1", "two:1"), config).outcome is Outcome.NO_REGRESSION
+    elsewhere = judge(at(a, "one:1", "two:1"), at(b, "three:1"), config)
+    assert elsewhere.outcome is Outcome.NO_REGRESSION, "other machines have other addresses"
 
 
 def test_a_load_that_only_the_branch_did_not_serve_is_no_evidence(tmp_path: Path) -> None:
