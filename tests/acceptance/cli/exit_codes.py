@@ -8,6 +8,7 @@ of a verdict are verdicts alone. Nothing prints a traceback. (Exhausted memory i
 import argparse
 import asyncio
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from bakeoff.harness.cli.exits import exit_codes
+from bakeoff.harness.cli.exits import EXIT_INVALID, exit_codes
 from bakeoff.harness.truth import Schedule, truth_process
 from benchmarks.bars import Bars
 from tests.results.builders import FAST, LOADS, Sheet, build_run
@@ -127,12 +128,20 @@ def commands(folder: Path, urls: list[str]) -> dict[str, tuple[str, int]]:
         "report": (f"report {same}", 0),
         "run": (f"run {folder / 'run.toml'} {out}", 0),
         "bench": (f"bench {server} --no-calibrate {out}", 0),
-        "search": (f"search {folder / 'run.toml'} --slo ttft_p50<1s --trials 2 {out}", 0),
+        "search": (f"search {folder / 'run.toml'} --slo 'ttft_p50<1s' --trials 2 {out}", 0),
         "gate by measuring": (
             f"gate --experiment {folder / 'gate.toml'} --baseline a --candidate b {out} --detect 90%",
             0,
         ),
     }
+
+
+def measured(folder: Path, name: str, arguments: str, environment: Environment, allowed: set[int]) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr; a command that measures gets a second chance, since another process may spoil it."""
+    found = run(folder, arguments, environment)
+    if name in MEASURING and found[0] == EXIT_INVALID not in allowed:
+        found = run(folder, arguments, environment)
+    return found
 
 
 def run(folder: Path, arguments: str, environment: Environment) -> tuple[int, str, str]:
@@ -159,7 +168,7 @@ def run(folder: Path, arguments: str, environment: Environment) -> tuple[int, st
 def signalled(arguments: str, number: int, after_s: float) -> tuple[int, str, str]:
     """Exit code, as a shell states it, and the output of a command that gets a signal."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "bakeoff", *arguments.split()],
+        [sys.executable, "-m", "bakeoff", *shlex.split(arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -197,13 +206,14 @@ async def main() -> None:
             if options.only not in name:
                 continue
             assert sound in exit_codes(" ".join(arguments.split()[:2]))
-            found = await asyncio.to_thread(run, folder, arguments, Environment())
+            found = await asyncio.to_thread(measured, folder, name, arguments, Environment(), {sound})
             judge(name, "a sound environment", {sound}, found)
             printed = found[1]
             for met, environment in ENVIRONMENTS.items():
                 is_silent = met == "stdout full" and not printed
                 allowed = {sound} if is_silent else environment.codes(sound)
-                judge(name, met, allowed, await asyncio.to_thread(run, folder, arguments, environment))
+                found = await asyncio.to_thread(measured, folder, name, arguments, environment, allowed)
+                judge(name, met, allowed, found)
             for number, codes in ((signal.SIGINT, {130}), (signal.SIGTERM, {130, 143})):
                 for after_s in SIGNAL_AFTER_S:
                     found = await asyncio.to_thread(signalled, arguments, number, after_s)
