@@ -136,11 +136,13 @@ def commands(folder: Path, urls: list[str]) -> dict[str, tuple[str, int]]:
     }
 
 
-def measured(folder: Path, name: str, arguments: str, environment: Environment, allowed: set[int]) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr; a command that measures gets a second chance, since another process may spoil it."""
+def measured(
+    folder: Path, name: str, arguments: str, environment: Environment, allowed: set[int]
+) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr; of a measurement that another process may have spoilt, of the second one."""
     found = run(folder, arguments, environment)
-    if name in MEASURING and found[0] == EXIT_INVALID not in allowed:
-        found = run(folder, arguments, environment)
+    if name in MEASURING and found[0] == EXIT_INVALID and EXIT_INVALID not in allowed:
+        return run(folder, arguments, environment)
     return found
 
 
