@@ -8,7 +8,7 @@ from rich.text import Text
 from bakeoff.harness.claims import cells
 from bakeoff.harness.claims.catalogue import Entry
 from bakeoff.harness.claims.lab import Lab
-from bakeoff.results.report.terminal_table import terminal_table
+from bakeoff.results.show.terminal import terminal_table
 from bakeoff.results.text.format import plain
 
 

@@ -48,10 +48,7 @@ def command(
         try:
             result = function(*arguments, **options)
         except Rehearsed:
-            print_line("dry run: everything is in place")
-            if shown.get("json"):
-                sys.stdout.write('{"dry_run": true}\n')
-            return EXIT_OK
+            return _say_rehearsed(json=shown.get("json", False))
         except RunInterrupted as interrupted:
             from bakeoff.results.log.store import QUICK_BYTES
 
@@ -83,6 +80,13 @@ def command(
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters} | {"return": int}
     setattr(call, "__signature__", signature.replace(parameters=parameters, return_annotation=int))  # noqa: B010  (pyright)
     return call
+
+
+def _say_rehearsed(*, json: bool) -> int:
+    print_line("dry run: everything is in place")
+    if json:
+        sys.stdout.write('{"dry_run": true}\n')
+    return EXIT_OK
 
 
 def _joined(of_function: str, of_show: str) -> str:

@@ -17,7 +17,7 @@ from bakeoff.engines.errors import UnknownEngine
 from bakeoff.engines.machine import Machine
 from bakeoff.engines.registry import adapter_class, is_server_engine, known_adapters
 from bakeoff.engines.spec import Cannot
-from bakeoff.results.report.terminal_table import terminal_table
+from bakeoff.results.show.terminal import terminal_table
 from bakeoff.results.text.format import ABSENT, plain, plain_block
 
 _HERE = {

@@ -147,7 +147,7 @@ def _progress(done: int, expected: int) -> None:
 def _print(evaluation: "Evaluation", console: "Console") -> None:
     from rich.text import Text
 
-    from bakeoff.results.report.terminal_table import terminal_table
+    from bakeoff.results.show.terminal import terminal_table
     from bakeoff.results.text.format import plain
 
     for line in _captions(evaluation):

@@ -258,7 +258,7 @@ def _verdict(result: "Fit") -> str:
 def _print_fit(result: "Fit", place: Path, *, as_json: bool) -> None:
     from bakeoff.harness.cli.reading import print_json
     from bakeoff.harness.traffic.profile.figures import figure_text
-    from bakeoff.results.report.terminal_table import terminal_table
+    from bakeoff.results.show.terminal import terminal_table
 
     if as_json:
         figures = [

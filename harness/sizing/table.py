@@ -11,7 +11,7 @@ from bakeoff.harness.sizing.calibration import Calibration
 from bakeoff.harness.sizing.device import DevicePlan
 from bakeoff.harness.sizing.plan import Plan, Sizing
 from bakeoff.harness.sizing.prefix_cache import PrefixCachePlan
-from bakeoff.results.report.terminal_table import terminal_table
+from bakeoff.results.show.terminal import terminal_table
 from bakeoff.results.text.format import ABSENT, plain, rate_text
 
 

@@ -9,11 +9,11 @@ from rich.text import Text
 from bakeoff.results.attribution import Attribution, Latency, Part
 from bakeoff.results.metrics import Unit
 from bakeoff.results.records import Verdict
-from bakeoff.results.report.terminal_table import terminal_table
 from bakeoff.results.run.cells import Trial
 from bakeoff.results.run.deviation import deviation_of
 from bakeoff.results.run.levels import engines_of
 from bakeoff.results.run.run import Run
+from bakeoff.results.show.terminal import terminal_table
 from bakeoff.results.text.attribution import (
     bottleneck_sentence,
     clock_line,

@@ -6,7 +6,7 @@ from rich.text import Text
 
 from bakeoff.results.machine.calibration import Calibration, GridCell
 from bakeoff.results.metrics.client_error import error_s
-from bakeoff.results.report.terminal_table import terminal_table
+from bakeoff.results.show.terminal import terminal_table
 from bakeoff.results.text.format import ABSENT, listed, moment_text, place_text, plain, share_text
 
 _ERRORS = {"TTFT p50": "ttft_p50_s", "p99": "ttft_p99_s", "ITL p99": "itl_p99_s"}

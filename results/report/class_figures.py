@@ -8,7 +8,7 @@ from bakeoff.results.run.groups import Fairness, Interference, RequestGroup
 from bakeoff.results.run.run import Run
 from bakeoff.results.text.format import ABSENT, listed, percent_text, ratio_text, value_text
 
-COLUMNS = ("ttft_p50_s", "tpot_p50_s", "e2e_p50_s", "attainment")
+METRICS = ("ttft_p50_s", "tpot_p50_s", "e2e_p50_s", "attainment")
 """Metrics of a class's requests."""
 FAIRNESS_CAPTION = "fairness: Jain's index of the classes' attainments; 1 if all are equal, 1/n if one gets everything"
 _BOUNDS = {"ttft_s": "TTFT", "first_visible_s": "first visible", "tpot_s": "TPOT", "e2e_s": "E2E"}

@@ -18,7 +18,7 @@ from bakeoff.results.metrics.quality import QualitySummary
 from bakeoff.results.report.footnotes import Footnotes
 from bakeoff.results.report.quality import match_text
 from bakeoff.results.report.tallies import tally_text
-from bakeoff.results.report.terminal_table import terminal_table
+from bakeoff.results.show.terminal import terminal_table
 from bakeoff.results.statistics import Comparison, Judgement
 from bakeoff.results.statistics.comparison import scale_of
 from bakeoff.results.text.format import ABSENT, effect_text, listed, plain

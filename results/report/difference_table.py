@@ -7,7 +7,7 @@ from rich.text import Text
 
 from bakeoff.results.attribution import PARTS, Latency
 from bakeoff.results.attribution.difference import Difference
-from bakeoff.results.report.terminal_table import terminal_table
+from bakeoff.results.show.terminal import terminal_table
 from bakeoff.results.text.attribution import difference_sentence, part_text, signed_text
 from bakeoff.results.text.format import ABSENT, plain
 

@@ -8,7 +8,7 @@ from rich.text import Text
 from bakeoff.results.compare.floor import FloorCell
 from bakeoff.results.compare.text import change_text
 from bakeoff.results.metrics import CATALOGUE, HEADLINE
-from bakeoff.results.report.terminal_table import terminal_table
+from bakeoff.results.show.terminal import terminal_table
 from bakeoff.results.statistics.comparison import scale_of
 from bakeoff.results.text.format import plain
 

@@ -6,8 +6,8 @@ from rich.console import Console
 from rich.text import Text
 
 from bakeoff.results.metrics import Unit
-from bakeoff.results.report.terminal_table import terminal_table
 from bakeoff.results.run.frontier import FrontierPoint
+from bakeoff.results.show.terminal import terminal_table
 from bakeoff.results.statistics.interval import Interval
 from bakeoff.results.text.format import ABSENT, bounds_text, plain, scale_for
 

@@ -10,8 +10,8 @@ from rich.text import Text
 
 from bakeoff.results.metric import Unit
 from bakeoff.results.metrics import CATALOGUE
-from bakeoff.results.report.terminal_table import terminal_table
 from bakeoff.results.run.grid import GridEffects, GridReport, Ranked
+from bakeoff.results.show.terminal import terminal_table
 from bakeoff.results.statistics.factorial import Effect
 from bakeoff.results.statistics.interval import Interval
 from bakeoff.results.text.format import ABSENT, interval_text, percent_text, plain

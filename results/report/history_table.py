@@ -8,7 +8,7 @@ from rich.text import Text
 
 from bakeoff.results.compare.series import SOUGHT, Change, Doubt, Drift, Outcome, Series, outcome_of
 from bakeoff.results.metrics import CATALOGUE
-from bakeoff.results.report.terminal_table import terminal_table
+from bakeoff.results.show.terminal import terminal_table
 from bakeoff.results.text.format import ABSENT, plain, ratio_change_text, value_text
 
 _DIGITS = 9  # of a commit hash: unambiguous in practice

@@ -67,7 +67,7 @@ def all_sections() -> tuple[Section, ...]:
 def page_of(run: Run) -> Page:
     """Build the page of a run."""
     manifest = run.manifest
-    built = [(section, content) for section in all_sections() if (content := section.build(run))]
+    built = [(section, content) for section in all_sections() if (content := section.content(run))]
     return Page(
         name=manifest.name,
         status=_banner(run),

@@ -8,30 +8,25 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Table as RichTable
 from rich.text import Text
 
 from bakeoff.results.metrics import CATALOGUE, Unit
 from bakeoff.results.records import Verdict
 from bakeoff.results.report.attribution import print_attribution, profiled_trials
-from bakeoff.results.report.class_figures import COLUMNS as OF_CLASSES
-from bakeoff.results.report.class_figures import bounds_of, fairness_lines, interference_lines
 from bakeoff.results.report.clients import WITH_ERROR, clients_text, error_of, uncalibrated_text
 from bakeoff.results.report.engine_settings import difference_text
-from bakeoff.results.report.fault_table import CAPTION as FAULT_CAPTION
-from bakeoff.results.report.fault_table import TITLES as FAULT_TITLES
-from bakeoff.results.report.fault_table import figures_of as fault_figures
-from bakeoff.results.report.fault_table import name_of as fault_name
 from bakeoff.results.report.footnotes import Footnotes
 from bakeoff.results.report.foreign_load import foreign_load_text
-from bakeoff.results.report.group_rows import cached_text, figures_of, known_columns, titles_of
+from bakeoff.results.report.group_tables import group_table
 from bakeoff.results.report.quality import match_of, quality_warnings, unchecked_text
 from bakeoff.results.report.search_lines import print_search
-from bakeoff.results.report.sections.addresses import COLUMNS as OF_ADDRESSES
-from bakeoff.results.report.sections.addresses import page_columns, page_figures
-from bakeoff.results.report.sections.models import COLUMNS as OF_MODELS
-from bakeoff.results.report.sections.sessions import COLUMNS as OF_SESSIONS
-from bakeoff.results.report.session_figures import MAIN, SessionTable, session_table
+from bakeoff.results.report.sections.addresses import address_tables
+from bakeoff.results.report.sections.classes import class_tables
+from bakeoff.results.report.sections.faults import fault_tables
+from bakeoff.results.report.sections.models import model_tables
+from bakeoff.results.report.sections.sessions import METRICS as OF_SESSIONS
+from bakeoff.results.report.session_figures import session_table
 from bakeoff.results.report.standing import (
     UNJUDGED,
     Standing,
@@ -41,16 +36,15 @@ from bakeoff.results.report.standing import (
     trial_text,
     why_not_all,
 )
-from bakeoff.results.report.terminal_table import terminal_table
 from bakeoff.results.report.verdict import verdict
-from bakeoff.results.run.address_pages import AddressPage, address_pages
 from bakeoff.results.run.cache import cache_gaps_of
 from bakeoff.results.run.capacity import capacities
 from bakeoff.results.run.cells import Cell
-from bakeoff.results.run.faults import FaultSummary, faults_of
-from bakeoff.results.run.groups import RequestGroup, by_address, by_agent, by_class, by_model, fairness, interference
+from bakeoff.results.run.groups import by_agent
 from bakeoff.results.run.levels import levels_of
 from bakeoff.results.run.run import Run
+from bakeoff.results.show.table import Table
+from bakeoff.results.show.terminal import print_table, terminal_table
 from bakeoff.results.text.cache import gap_text
 from bakeoff.results.text.findings import sentences
 from bakeoff.results.text.format import (
@@ -101,9 +95,8 @@ def print_summary(run: Run, console: Console) -> None:
             console.print(_line(f"no token match: {unchecked}", "dim"))
         for line in notes.lines():
             console.print(_line(line, "dim"))
-        _print_groups(run, console)
-        if summaries := faults_of(run):
-            console.print(_fault_table(summaries))
+        for parts in _group_tables(run):
+            print_table(parts, console)
         if run.search is not None:
             print_search(run.search, console, capacities(run))
         _print_list(console, "Where the time went, by the engines' own metrics:", engine_lines(run), "")
@@ -116,73 +109,16 @@ def print_summary(run: Run, console: Console) -> None:
         _print_list(console, "Declared:", run.declared, "")
 
 
-def _session_table(sessions: SessionTable) -> Table:
-    table = terminal_table("load", "engine")
-    for title in sessions.titles:
-        table.add_column(title, justify="right", overflow="fold")
-    for row in sessions.rows:
-        figures = [Text.assemble(figure.centre, (f"\n{figure.bounds}".rstrip(), "dim")) for figure in row.figures]
-        table.add_row(Text(row.level), Text(plain(row.engine)), *figures)
-    table.caption = "sessions in the long run; session = tools + server"
-    table.caption_justify = "left"
-    return table
-
-
-def _print_groups(run: Run, console: Console) -> None:
-    """Print the results of parts of the requests: by class, model, address, within sessions, by agent."""
-    if groups := by_class(run):
-        console.print(_group_table(groups, "class", OF_CLASSES))
-        interfering = interference_lines(interference(run))
-        for line in (*bounds_of(run), *fairness_lines(fairness(run, groups)), *interfering):
-            console.print(_line(line, "dim"))
-    if groups := by_model(run):
-        console.print(_group_table(groups, "model", OF_MODELS))
-    if groups := by_address(run):
-        console.print(_group_table(groups, "address", OF_ADDRESSES))
-    known = {group.engine for group in groups}
-    if reported := [page for page in address_pages(run) if page.engine not in known]:
-        console.print(_page_table(reported))
-    if sessions := session_table(run, MAIN):
-        console.print(_session_table(sessions))
+def _group_tables(run: Run) -> Iterator[Table]:
+    """The results of parts of the requests: by class, model, address, within sessions, by agent; and the faults."""
+    yield from class_tables(run)
+    yield from model_tables(run)
+    yield from address_tables(run)[:1]
+    if sessions := session_table(run):
+        yield sessions
     if groups := by_agent(run):
-        console.print(_group_table(groups, "agent", OF_SESSIONS))
-
-
-def _group_table(groups: Sequence[RequestGroup], heading: str, columns: Sequence[str]) -> Table:
-    table = terminal_table("load", "engine", heading)
-    has_cache = any(group.cached_share is not None for group in groups)
-    cache = ["cached"] if has_cache else []
-    for title in ("requests", "failed", *cache, *titles_of(groups, columns)):
-        table.add_column(title, justify="right")
-    known = known_columns(groups, columns)
-    for group in groups:
-        texts = (group.level, plain(group.engine), plain(group.name), f"{group.requests:,}", f"{group.failed:,}")
-        cached = [cached_text(group)] if has_cache else []
-        table.add_row(*map(Text, (*texts, *cached, *figures_of(group, known))))
-    return table
-
-
-def _fault_table(summaries: Sequence[FaultSummary]) -> Table:
-    table = terminal_table("load", "engine", FAULT_TITLES[0])
-    for title in FAULT_TITLES[1:]:
-        table.add_column(title, justify="right")
-    for each in summaries:
-        texts = (each.level, plain(each.engine), plain(fault_name(each)), *fault_figures(each))
-        table.add_row(*map(Text, texts))
-    table.caption, table.caption_justify = FAULT_CAPTION, "left"
-    return table
-
-
-def _page_table(reported: Sequence[AddressPage]) -> Table:
-    """What the servers behind a router report of themselves."""
-    table = terminal_table("load", "engine", "address", "role")
-    columns = page_columns(reported)
-    for _, title, _ in columns:
-        table.add_column(title, justify="right")
-    for page in reported:
-        texts = (page.level, plain(page.engine), plain(page.address), page.role)
-        table.add_row(*map(Text, (*texts, *page_figures(page, columns))))
-    return table
+        yield group_table(run, groups, OF_SESSIONS, heading="agent", label="Results by agent")
+    yield from fault_tables(run)
 
 
 def engine_lines(run: Run) -> list[str]:
@@ -245,7 +181,7 @@ def _print_head(run: Run, console: Console) -> None:
             console.print(_line(line, "dim"))
 
 
-def _table(run: Run, notes: Footnotes, *, with_errors: bool, with_answers: bool) -> Table:
+def _table(run: Run, notes: Footnotes, *, with_errors: bool, with_answers: bool) -> RichTable:
     table = terminal_table(gap=0)
     table.add_column("engine", overflow="fold", min_width=_ENGINE_WIDTH)
     columns = [name for name in run.headline if name != "failures"]
@@ -262,7 +198,7 @@ def _table(run: Run, notes: Footnotes, *, with_errors: bool, with_answers: bool)
     return _captioned(table, with_errors=with_errors, with_answers=with_answers)
 
 
-def _captioned(table: Table, *, with_errors: bool, with_answers: bool) -> Table:
+def _captioned(table: RichTable, *, with_errors: bool, with_answers: bool) -> RichTable:
     table.caption = "centre [95 % interval over valid trials]"
     if with_errors:
         table.caption += "; ±: the client's own error in that figure"
@@ -272,12 +208,12 @@ def _captioned(table: Table, *, with_errors: bool, with_answers: bool) -> Table:
     return table
 
 
-def _natural_width(console: Console, table: Table) -> int:
+def _natural_width(console: Console, table: RichTable) -> int:
     """Columns that a table takes where nothing limits it."""
     return console.measure(table, options=console.options.update_width(10 * WIDTH)).maximum
 
 
-def _narrow(run: Run, notes: Footnotes, *, with_errors: bool, with_answers: bool) -> Table:
+def _narrow(run: Run, notes: Footnotes, *, with_errors: bool, with_answers: bool) -> RichTable:
     """The same for a terminal that is narrower than the table: a line for each figure."""
     table = terminal_table("load, engine")
     table.add_column("figure", overflow="fold")

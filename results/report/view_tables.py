@@ -9,10 +9,10 @@ from rich.text import Text
 
 from bakeoff.results.metrics import CATALOGUE
 from bakeoff.results.records import Verdict
-from bakeoff.results.report.terminal_table import terminal_table
 from bakeoff.results.run.cells import Cell
 from bakeoff.results.run.levels import levels_of
 from bakeoff.results.run.run import Run
+from bakeoff.results.show.terminal import terminal_table
 from bakeoff.results.text.format import ABSENT, plain, value_text
 from bakeoff.results.views import VIEWS, Tool
 from bakeoff.results.views.side_by_side import COLUMNS, ViewedTrial, not_in_the_log, ours, theirs, view_trials

@@ -19,7 +19,7 @@ from bakeoff.harness.traffic.profile.figures import (
     summary,
 )
 from bakeoff.harness.traffic.profile.selection import ShownProfile
-from bakeoff.results.report.terminal_table import terminal_table
+from bakeoff.results.show.terminal import terminal_table
 from bakeoff.results.text.format import duration_text, plain
 from bakeoff.workloads.histogram import Histogram
 from bakeoff.workloads.profile import CheckedAnchor

@@ -1,21 +1,18 @@
 """Results by address, of engines that run at several."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
-
-import msgspec
+from collections.abc import Callable, Sequence
 
 from bakeoff.results.metrics import Unit
-from bakeoff.results.report.charts.svg import engine_class
-from bakeoff.results.report.group_rows import titles_of, with_figures
+from bakeoff.results.report.engine_cell import engine_cells
+from bakeoff.results.report.group_tables import group_table
 from bakeoff.results.report.section import Section
 from bakeoff.results.run.address_pages import AddressPage, address_pages
 from bakeoff.results.run.groups import by_address
-from bakeoff.results.run.levels import engines_of
 from bakeoff.results.run.run import Run
+from bakeoff.results.show.table import Cell, Table, figures, names
 from bakeoff.results.text.format import ABSENT, percent_text, value_text
 
-COLUMNS = ("ttft_p50_s", "ttft_p90_s", "tpot_p50_s", "e2e_p50_s")
+_METRICS = ("ttft_p50_s", "ttft_p90_s", "tpot_p50_s", "e2e_p50_s")
 """Metrics of the requests that went to an address."""
 
 
@@ -39,37 +36,30 @@ _FIGURES: tuple[tuple[str, str, Callable[[float], str]], ...] = (
 """Figures of a page: name, heading, and how they are written."""
 
 
-class ShownPage(msgspec.Struct, frozen=True):
-    """A row of the table of pages, with the engine's colour and the texts of its figures."""
-
-    page: AddressPage
-    colour: str
-    figures: list[str]
-
-
-def page_columns(pages: Sequence[AddressPage]) -> list[tuple[str, str, Callable[[float], str]]]:
-    """The figures that any page has."""
-    return [figure for figure in _FIGURES if any(getattr(page, figure[0]) is not None for page in pages)]
-
-
-def page_figures(page: AddressPage, columns: Sequence[tuple[str, str, Callable[[float], str]]]) -> list[str]:
-    """Texts of a page's figures."""
-    return [ABSENT if (value := getattr(page, name)) is None else write(value) for name, _, write in columns]
-
-
-def _build(run: Run) -> Mapping[str, Any]:
+def address_tables(run: Run) -> list[Table]:
+    """The requests by address, and what each address shows on its metrics page."""
     groups, pages = by_address(run), address_pages(run)
-    if not groups and not pages:
-        return {}
-    columns, engines = page_columns(pages), engines_of(run)
-    return {
-        "address_columns": titles_of(groups, COLUMNS),
-        "address_rows": with_figures(run, groups, COLUMNS),
-        "page_columns": [title for _, title, _ in columns],
-        "page_rows": [
-            ShownPage(page, engine_class(engines.index(page.engine)), page_figures(page, columns)) for page in pages
+    lead = "Requests planned inside the windows of valid trials, by the address that the client sent them to."
+    sent = [group_table(run, groups, _METRICS, heading="address", label="Results by address", lead=lead)]
+    return [*(sent if groups else []), *([_page_table(run, pages)] if pages else [])]
+
+
+def _page_table(run: Run, pages: Sequence[AddressPage]) -> Table:
+    shown = [figure for figure in _FIGURES if any(getattr(page, figure[0]) is not None for page in pages)]
+    engine_cell = engine_cells(run)
+    return Table(
+        "Metrics pages by address",
+        [*names("load", "engine", "address", "role"), *figures([title for _, title, _ in shown])],
+        [
+            [
+                *(Cell(page.level), engine_cell(page.engine), Cell(page.address), Cell(page.role)),
+                *(Cell(ABSENT if (value := getattr(page, name)) is None else write(value)) for name, _, write in shown),
+            ]
+            for page in pages
         ],
-    }
+        lead="What each address shows on its metrics page, between the beginning of the load and its last answer in "
+        "valid trials; requests running and waiting are means over the windows.",
+    )
 
 
 SECTIONS = (
@@ -79,6 +69,6 @@ SECTIONS = (
         shows="latencies, failures, prefix hits and tokens of each address, and what its metrics page shows, if an "
         "engine has several",
         place=16,
-        build=_build,
+        tables=address_tables,
     ),
 )

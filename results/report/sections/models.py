@@ -1,22 +1,22 @@
 """Results by model, of workloads that mix several."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
 
-from bakeoff.results.report.group_rows import titles_of, with_figures
+from bakeoff.results.report.group_tables import group_table
 from bakeoff.results.report.section import Section
 from bakeoff.results.run.groups import by_model
 from bakeoff.results.run.run import Run
+from bakeoff.results.show.table import Table
 
-COLUMNS = ("ttft_p50_s", "ttft_p90_s", "tpot_p50_s", "e2e_p50_s", "right_share")
+_METRICS = ("ttft_p50_s", "ttft_p90_s", "tpot_p50_s", "e2e_p50_s", "right_share")
 """Metrics of a model's requests."""
 
 
-def _build(run: Run) -> Mapping[str, Any]:
+def model_tables(run: Run) -> Sequence[Table]:
+    """One table, of a run with several models."""
     groups = by_model(run)
-    if not groups:
-        return {}
-    return {"model_columns": titles_of(groups, COLUMNS), "model_rows": with_figures(run, groups, COLUMNS)}
+    lead = "Requests planned inside the windows of valid trials, by the model that they were sent to."
+    return [group_table(run, groups, _METRICS, heading="model", label="Results by model", lead=lead)] if groups else []
 
 
 SECTIONS = (
@@ -25,6 +25,6 @@ SECTIONS = (
         title="Models",
         shows="latencies and failures of each model, if the workload mixes several",
         place=15,
-        build=_build,
+        tables=model_tables,
     ),
 )

@@ -3,14 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
-from bakeoff.results.report.group_rows import titles_of, with_figures
+from bakeoff.results.report.group_tables import group_table
 from bakeoff.results.report.section import Section
 from bakeoff.results.report.sections.session_lanes import lane_figures
-from bakeoff.results.report.session_figures import ALL, session_table
+from bakeoff.results.report.session_figures import session_table
 from bakeoff.results.run.groups import by_agent, by_prompt, by_turn
 from bakeoff.results.run.run import Run
 
-COLUMNS = ("ttft_p50_s", "ttft_p90_s", "first_visible_p50_s", "tpot_p50_s", "e2e_p50_s")
+METRICS = ("ttft_p50_s", "ttft_p90_s", "first_visible_p50_s", "tpot_p50_s", "e2e_p50_s")
 """Metrics of a part of the sessions' requests."""
 
 
@@ -20,10 +20,9 @@ def _build(run: Run) -> Mapping[str, Any]:
         return {}
     groups = [*by_agent(run), *turns, *by_prompt(run)]
     return {
-        "session_table": session_table(run, ALL),
+        "session_table": session_table(run),
         "session_lanes": lane_figures(run),
-        "session_columns": titles_of(groups, COLUMNS),
-        "session_rows": with_figures(run, groups, COLUMNS),
+        "session_groups": group_table(run, groups, METRICS, heading="requests of", label="Results within sessions"),
     }
 
 

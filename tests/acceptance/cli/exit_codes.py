@@ -105,7 +105,7 @@ def commands(folder: Path, urls: list[str]) -> dict[str, tuple[str, int]]:
         build_run(folder / "nights", replace(sheet, created_utc=f"2026-10-{night + 1:02}T10:00:00+00:00"))
     one, two = (ENGINE.format(name=name, url=url) for name, url in zip("ab", urls, strict=True))
     (folder / "run.toml").write_text(EXPERIMENT.format(repeats=1) + one)
-    (folder / "gate.toml").write_text(EXPERIMENT.format(repeats=2) + one + two)
+    (folder / "gate.toml").write_text(EXPERIMENT.format(repeats=3) + one + two)
 
     def gate(path: Path) -> str:
         return f"gate --baseline {path}@main --candidate {path}@branch"

@@ -16,9 +16,10 @@ from bakeoff.results.findings import FindingCode
 from bakeoff.results.metrics.recovery import recoveries
 from bakeoff.results.records import FaultAction, FaultRecord, Outcome, Phase, RequestRecord, Slo, Verdict, Window
 from bakeoff.results.report import render_html
-from bakeoff.results.report.fault_table import figures_of, name_of
+from bakeoff.results.report.sections.faults import figures_of, name_of
 from bakeoff.results.requests import Requests
 from bakeoff.results.run.faults import faults_of
+from bakeoff.results.show.table import Cell
 
 RATE, E2E_S, START_S, NS = 20.0, 0.25, 2.0, 1_000_000_000
 URLS = ("http://one:80", "http://two:80")
@@ -61,7 +62,7 @@ def test_half_of_the_requests_fail_until_the_killed_replica_is_back(tmp_path: Pa
     assert summary.failed == pytest.approx((7 * RATE + in_progress) / 2, rel=0.3)
     assert (summary.lost, summary.late) == (summary.failed, 0)  # all were good in peace
     assert name_of(summary) == "restart of two:80"
-    assert figures_of(summary)[0] == "5.00 s\n5.00 / 5.00"
+    assert figures_of(summary)[0] == Cell("5.00 s", "5.00 / 5.00")
     page = render_html(run)
     assert 'id="faults"' in page
     assert "restart of two:80" in page
@@ -93,7 +94,7 @@ def test_what_stays_dead_is_not_recovered(tmp_path: Path):
     (summary,) = faults_of(run)
     assert (summary.trials, summary.recovered, summary.down_s) == (1, 0, None)
     assert summary.watched_s == pytest.approx(30, abs=1.0)
-    assert figures_of(summary)[2].startswith("not within 29.") or figures_of(summary)[2].startswith("not within 30.")
+    assert figures_of(summary)[2].text.startswith(("not within 29.", "not within 30."))
 
 
 def test_what_an_earlier_fault_broke_is_no_peace(tmp_path: Path):

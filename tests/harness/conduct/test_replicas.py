@@ -21,8 +21,9 @@ from bakeoff.harness.virtual.engine import Death
 from bakeoff.results.findings import FindingCode
 from bakeoff.results.records import FaultAction, Phase, Verdict
 from bakeoff.results.report import render_html
-from bakeoff.results.report.fault_table import figures_of, name_of
+from bakeoff.results.report.sections.faults import figures_of, name_of
 from bakeoff.results.run.faults import faults_of
+from bakeoff.results.show.table import Cell
 from tests.engines.quill import model
 from tests.harness.cli.test_adapters_docs import quill
 from tests.harness.fake_runs import measured_run
@@ -221,7 +222,7 @@ def test_too_few_requests_are_not_told_to_be_a_failure(tmp_path: Path):
     run = run_of(tmp_path, START, loads=loads, repeats=1, trial=TRIAL | {"min_requests": 5})
     (summary,) = faults_of(run)
     assert summary.decidable == 0
-    assert "too few requests" in figures_of(summary)
+    assert Cell("too few requests") in figures_of(summary)
 
 
 def test_each_load_begins_without_the_replica_that_is_to_start(tmp_path: Path):

@@ -14,7 +14,7 @@ from bakeoff.results.report import print_summary
 from bakeoff.results.report.offline import fragment
 from bakeoff.results.report.sections.session_lanes import MAX_LANES, lane_figures
 from bakeoff.results.report.sections.sessions import SECTIONS
-from bakeoff.results.report.session_figures import ALL, session_table
+from bakeoff.results.report.session_figures import session_table
 from bakeoff.results.requests import Requests
 
 FAST = VirtualEngine(service=PerToken(Fixed(0.2), Fixed(0.01)))
@@ -46,22 +46,21 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> results.Run:
 
 def test_the_long_run_of_each_engine_at_each_load(run: results.Run) -> None:
     """Five answers of 0.3 s are on the longest path, whose pauses last 3.8 s; on the slow engine answers last 0.9 s."""
-    table = session_table(run, ALL)
+    table = session_table(run)
     assert table is not None
-    assert [(row.level, row.engine) for row in table.rows] == [
-        ("c=2", "fast"), ("c=2", "slow"), ("c=4", "fast"), ("c=4", "slow")
+    assert [[cell.text for cell in row[:2]] for row in table.rows] == [
+        ["c=2", "fast"], ["c=2", "slow"], ["c=4", "fast"], ["c=4", "slow"]
     ]  # fmt: skip
-    columns = dict(zip(table.titles, zip(*(row.figures for row in table.rows), strict=True), strict=True))
-    assert [figure.centre for figure in columns["session, tools"]] == ["3.80 s"] * 4
-    assert [figure.bounds for figure in columns["session, tools"]] == [""] * 4
+    titles = [column.title for column in table.columns]
+    columns = dict(zip(titles, zip(*table.rows, strict=True), strict=True))
+    assert [cell.text for cell in columns["session, tools"]] == ["3.80 s"] * 4
+    assert [cell.detail for cell in columns["session, tools"]] == [""] * 4
     of_fast = run.cells[0].intervals
     assert of_fast["session_s"].centre == pytest.approx(3.8 + 5 * 0.3, rel=0.02)
     assert of_fast["sessions_per_hour"].centre == pytest.approx(3600 * 2 / 5.3, rel=0.02)
     assert of_fast["tokens_per_s_per_session"].centre == pytest.approx(66 / 5.3, rel=0.02)
     per_hour = 3600 * of_fast["requests_per_s"].centre
-    assert float(columns["requests"][0].centre.removesuffix(" /h").replace(",", "")) == pytest.approx(
-        per_hour, rel=1e-3
-    )
+    assert float(columns["requests"][0].text.removesuffix(" /h").replace(",", "")) == pytest.approx(per_hour, rel=1e-3)
 
 
 def test_lanes_show_one_trial_of_each_engine_at_its_highest_load(run: results.Run) -> None:
@@ -110,7 +109,7 @@ def test_report_and_terminal_have_the_table(run: results.Run) -> None:
 
 
 def test_runs_of_single_requests_have_none(demo: results.Run) -> None:
-    assert session_table(demo, ALL) is None
+    assert session_table(demo) is None
     assert lane_figures(demo) == []
     (section,) = SECTIONS
     assert section.build(demo) == {}

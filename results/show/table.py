@@ -1,0 +1,71 @@
+"""A table as a value."""
+
+from collections.abc import Sequence
+from enum import StrEnum
+
+import msgspec
+
+
+class Tone(StrEnum):
+    """What a figure says, as a class of the page's style."""
+
+    BAD = "bad"
+    ZERO = "zero"
+
+
+class Cell(msgspec.Struct, frozen=True):
+    """A cell.
+
+    Attributes:
+        text: a name, or a centre with its unit, in one line.
+        detail: what qualifies it, such as the bounds of its interval.
+        tone: None for most figures.
+        colour: class of the engine that the text names; empty for another text.
+    """
+
+    text: str
+    detail: str = ""
+    tone: Tone | None = None
+    colour: str = ""
+
+
+class Column(msgspec.Struct, frozen=True):
+    """A column.
+
+    Attributes:
+        title: its heading.
+        is_number: whether its cells are figures, which stand on the right and are never broken.
+        is_wide: whether a terminal, which has no room for all columns, leaves it out.
+    """
+
+    title: str
+    is_number: bool = True
+    is_wide: bool = False
+
+
+class Table(msgspec.Struct, frozen=True):
+    """A table.
+
+    Attributes:
+        label: what it shows, for screen readers.
+        columns: from left to right.
+        rows: cells by column.
+        lead: a sentence above it, on the page.
+        notes: lines below it.
+    """
+
+    label: str
+    columns: list[Column]
+    rows: list[list[Cell]]
+    lead: str = ""
+    notes: list[str] = []
+
+
+def names(*titles: str) -> list[Column]:
+    """Columns of texts."""
+    return [Column(title, is_number=False) for title in titles]
+
+
+def figures(titles: Sequence[str]) -> list[Column]:
+    """Columns of figures."""
+    return [Column(title) for title in titles]
