@@ -4,8 +4,9 @@ import msgspec
 
 from bakeoff.results.metrics import Unit
 from bakeoff.results.records import ClientRecord
-from bakeoff.results.run.cells import Cell
+from bakeoff.results.run.cells import Cell as MeasuredCell
 from bakeoff.results.run.run import Run
+from bakeoff.results.show.table import Cell, Column, Table, figures, names
 from bakeoff.results.text.format import ABSENT, error_text, listed, value_text
 
 WITH_ERROR = ("ttft_p50_s", "itl_p50_s")
@@ -19,18 +20,7 @@ class ErrorText(msgspec.Struct, frozen=True):
     why: str
 
 
-class ClientRow(msgspec.Struct, frozen=True):
-    """One worker over all finished trials."""
-
-    number: str
-    host: str
-    requests: str
-    cpu: str
-    memory: str
-    clock: str
-
-
-def error_of(cell: Cell, metric: str) -> ErrorText:
+def error_of(cell: MeasuredCell, metric: str) -> ErrorText:
     """Return the client's own error of a latency metric in one cell."""
     error_s = cell.error_s(metric)
     if error_s is not None:
@@ -47,10 +37,14 @@ def uncalibrated_text(run: Run) -> str:
     return f"not calibrated: {'; '.join(reasons)}" if reasons else ""
 
 
-def client_rows(run: Run) -> list[ClientRow]:
-    """One row per worker; empty if there is only one."""
+def client_table(run: Run) -> Table | None:
+    """One row per worker over all finished trials; None if there is only one."""
     workers = _workers(run)
-    return [_row(i, records) for i, records in enumerate(workers, start=1)] if len(workers) > 1 else []
+    if len(workers) < 2:
+        return None
+    columns = [Column("#"), *names("host"), *figures(["requests", "CPU", "peak memory", "clock, minus the harness’s"])]
+    rows = [_row(number, records) for number, records in enumerate(workers, start=1)]
+    return Table("Client workers", columns, rows, title="Client workers")
 
 
 def clients_text(run: Run) -> str:
@@ -75,16 +69,17 @@ def _workers(run: Run) -> list[list[ClientRecord]]:
     return [[trial.record.clients[i] for trial in run.finished if i < len(trial.record.clients)] for i in range(most)]
 
 
-def _row(number: int, records: list[ClientRecord]) -> ClientRow:
+def _row(number: int, records: list[ClientRecord]) -> list[Cell]:
     worst = max(records, key=lambda record: record.clock_uncertainty_ns)
-    return ClientRow(
-        number=str(number),
-        host=listed(list(dict.fromkeys(record.host for record in records))),
-        requests=f"{sum(record.planned_requests for record in records):,}",
-        cpu=value_text(Unit.SECONDS, sum(record.cpu_s for record in records)),
-        memory=value_text(Unit.BYTES, max(record.rss_bytes for record in records)),
-        clock=_clock(worst),
+    texts = (
+        str(number),
+        listed(list(dict.fromkeys(record.host for record in records))),
+        f"{sum(record.planned_requests for record in records):,}",
+        value_text(Unit.SECONDS, sum(record.cpu_s for record in records)),
+        value_text(Unit.BYTES, max(record.rss_bytes for record in records)),
+        _clock(worst),
     )
+    return [Cell(text) for text in texts]
 
 
 def _clock(record: ClientRecord) -> str:

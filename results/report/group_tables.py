@@ -62,7 +62,7 @@ def group_table(
         *figures([CATALOGUE[name].title for name in known]),
         *(Column(title, is_wide=True) for title, _ in extra),
     ]
-    return Table(label, columns, [row(group) for group in groups], lead, list(notes))
+    return Table(label, columns, [row(group) for group in groups], lead=lead, notes=list(notes))
 
 
 def _known(groups: Sequence[RequestGroup], metrics: Sequence[str]) -> list[str]:

@@ -50,6 +50,7 @@ class Table(msgspec.Struct, frozen=True):
         label: what it shows, for screen readers.
         columns: from left to right.
         rows: cells by column.
+        title: its heading; empty where it needs none.
         lead: a sentence above it, on the page.
         notes: lines below it.
     """
@@ -57,6 +58,7 @@ class Table(msgspec.Struct, frozen=True):
     label: str
     columns: list[Column]
     rows: list[list[Cell]]
+    title: str = ""
     lead: str = ""
     notes: list[str] = []
 

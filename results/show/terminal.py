@@ -29,6 +29,8 @@ def print_table(table: Table, console: Console) -> None:
     if needed > console.width and has_details:
         drawn = _drawn(table, shown, has_details=False)
         notes.append(f"a terminal of {needed} columns shows the intervals")
+    if table.title:
+        console.print(Text(plain(table.title), "bold"))
     console.print(drawn)
     for note in notes:
         console.print(Text(plain(note), "dim"))

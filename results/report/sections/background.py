@@ -8,7 +8,7 @@ import msgspec
 from bakeoff.results.metrics import CATALOGUE, Metric, Unit
 from bakeoff.results.metrics.catalogue import LATENCIES
 from bakeoff.results.metrics.declaration import QUANTILES
-from bakeoff.results.report.clients import client_rows
+from bakeoff.results.report.clients import client_table
 from bakeoff.results.report.quality import match_of
 from bakeoff.results.report.section import Section
 from bakeoff.results.run.cells import Cell
@@ -151,7 +151,7 @@ SECTIONS = (
         shows="the machine and the client workers",
         place=150,
         folded=True,
-        build=lambda run: {"environment": environment(run), "clients": client_rows(run)},
+        build=lambda run: {"environment": environment(run), "clients": client_table(run)},
     ),
     Section(
         id="configuration",

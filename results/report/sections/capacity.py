@@ -5,7 +5,6 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import msgspec
 from markupsafe import Markup
 
 from bakeoff.results.log.search import EngineSearch, Over, SearchConfig, SearchRecord
@@ -19,48 +18,40 @@ from bakeoff.results.report.search_lines import answer, power_text, search_title
 from bakeoff.results.report.section import Section
 from bakeoff.results.run.capacity import Capacity, capacities
 from bakeoff.results.run.run import Run
+from bakeoff.results.show.table import Cell, Table, figures, names
 from bakeoff.results.text.format import ABSENT
 
 _X_TITLES = {Over.RATE: "arrivals per second →", Over.CONCURRENCY: "concurrency: sessions in progress (agents) →"}
 _MARGIN = 1.1
 
 
-class Row(msgspec.Struct, frozen=True):
-    """One engine's answer for one tier, as texts."""
-
-    tier: str
-    engine: str
-    colour: str
-    answer: str
-    trials: int
-    per_gpu: str
-    gpus: str
-    per_megawatt: str
-    power: str
-
-
-def _rows(record: SearchRecord, shares: Sequence[Capacity]) -> list[Row]:
+def _table(record: SearchRecord, shares: Sequence[Capacity]) -> Table:
     by_search = {(capacity.tier, capacity.engine): capacity for capacity in shares}
-    engines = record.config.engines
-    return [
-        _row(record.config, search, engine_class(engines.index(search.engine)), by_search.get((tier, search.engine)))
-        for tier in record.config.objectives
-        for search in searches_of(record, tier)
-    ]
+    config = record.config
+    tier_column = ["tier"] if config.tiers else []
 
+    def row(search: EngineSearch) -> list[Cell]:
+        capacity = by_search.get((search.tier, search.engine))
+        gpus, watts = (capacity.gpus.value, capacity.power_w.value) if capacity else (None, None)
+        return [
+            *(Cell(search.tier) for _ in tier_column),
+            Cell(search.engine, colour=engine_class(config.engines.index(search.engine))),
+            Cell(answer(config.over, search)),
+            Cell(share_text(capacity.per_gpu if capacity else None) or ABSENT),
+            Cell(f"{gpus:g}" if gpus else ABSENT),
+            Cell(share_text(capacity.per_megawatt if capacity else None) or ABSENT),
+            Cell(power_text(watts) if watts else ABSENT),
+            Cell(f"{len(search.attempts):,}"),
+        ]
 
-def _row(config: SearchConfig, search: EngineSearch, colour: str, capacity: Capacity | None) -> Row:
-    gpus, watts = (capacity.gpus.value, capacity.power_w.value) if capacity else (None, None)
-    return Row(
-        search.tier,
-        search.engine,
-        colour,
-        answer(config.over, search),
-        len(search.attempts),
-        share_text(capacity.per_gpu if capacity else None) or ABSENT,
-        f"{gpus:g}" if gpus else ABSENT,
-        share_text(capacity.per_megawatt if capacity else None) or ABSENT,
-        power_text(watts) if watts else ABSENT,
+    return Table(
+        "Capacities",
+        [
+            *names(*tier_column, "engine"),
+            *figures(["capacity", "per GPU", "GPUs", "per MW of GPU power", "GPU power", "trials"]),
+        ],
+        [row(search) for tier in config.objectives for search in searches_of(record, tier)],
+        notes=_whys(shares),
     )
 
 
@@ -142,8 +133,7 @@ def _build(run: Run) -> Mapping[str, Any]:
     return {
         "capacity_titles": [search_title(record.config, tier) for tier in record.config.objectives],
         "has_tiers": bool(record.config.tiers),
-        "capacity_rows": _rows(record, shares),
-        "capacity_whys": _whys(shares),
+        "capacity_table": _table(record, shares),
         "capacity_charts": [svg for svg in charts if svg],
     }
 

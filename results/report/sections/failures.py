@@ -1,37 +1,21 @@
 """Outcomes of requests, which sum to the requests planned, how answers ended, and the engines' error messages."""
 
 from collections import Counter
-from collections.abc import Sequence
 
 import msgspec
 
 from bakeoff.results.records import Outcome
 from bakeoff.results.report.charts.svg import engine_class
+from bakeoff.results.report.engine_cell import engine_cells
 from bakeoff.results.report.section import Section
-from bakeoff.results.run.cells import Trial
-from bakeoff.results.run.levels import engines_of, levels_of
+from bakeoff.results.run.cells import Cell as MeasuredCell
+from bakeoff.results.run.levels import Level, engines_of, levels_of
 from bakeoff.results.run.run import Run
+from bakeoff.results.show.table import Cell, Table, Tone, figures, names
 from bakeoff.results.text.format import share_text
 
-OUTCOMES = tuple(Outcome)
 MAX_MESSAGES = 8
 _MAX_CHARACTERS = 400
-
-
-class OutcomeRow(msgspec.Struct, frozen=True):
-    """One engine at one load, over its finished trials, INVALID ones included.
-
-    Attributes:
-        counts: one per class of :data:`OUTCOMES`.
-        missing: planned requests without a record; with ``counts`` they sum to ``planned``.
-    """
-
-    engine: str
-    colour: str
-    level: str
-    counts: list[int]
-    missing: int
-    planned: int
 
 
 class EndRow(msgspec.Struct, frozen=True):
@@ -57,14 +41,31 @@ class Message(msgspec.Struct, frozen=True):
     count: int
 
 
-def outcome_rows(run: Run) -> list[OutcomeRow]:
-    """Outcome counts per engine and level."""
-    engines = engines_of(run)
-    return [
-        _row(cell.engine, engine_class(engines.index(cell.engine)), level.title, run.trials_of(cell))
-        for level in levels_of(run)
-        for cell in level.cells
-    ]
+def _outcomes(run: Run) -> Table:
+    """One row per engine and level, over its finished trials, INVALID ones included."""
+    engine_cell = engine_cells(run)
+
+    def row(level: Level, cell: MeasuredCell) -> list[Cell]:
+        trials = run.trials_of(cell)
+        counts = [int(sum(trial.load.equal("outcome", outcome).sum() for trial in trials)) for outcome in Outcome]
+        planned = sum(trial.record.planned_requests for trial in trials)
+        missing = max(0, planned - sum(counts))
+        answered, *others = counts
+        return [
+            *(Cell(level.title), engine_cell(cell.engine)),
+            Cell(f"{answered:,}", tone=None if answered else Tone.ZERO),
+            *(Cell(f"{count:,}", tone=Tone.BAD if count else Tone.ZERO) for count in (*others, missing)),
+            Cell(f"{planned:,}"),
+        ]
+
+    return Table(
+        "Outcomes of requests",
+        [*names("load", "engine"), *figures([each.value.replace("_", " ") for each in Outcome]),
+         *figures(["no record", "planned"])],
+        [row(level, cell) for level in levels_of(run) for cell in level.cells],
+        lead="Every planned request has exactly one outcome, so each row sums to its planned requests. INVALID trials "
+        "are included.",
+    )  # fmt: skip
 
 
 def end_rows(run: Run) -> list[EndRow]:
@@ -95,12 +96,6 @@ def messages(run: Run) -> list[Message]:
     ]
 
 
-def _row(engine: str, colour: str, level: str, trials: Sequence[Trial]) -> OutcomeRow:
-    counts = [int(sum(trial.load.equal("outcome", outcome).sum() for trial in trials)) for outcome in OUTCOMES]
-    planned = sum(trial.record.planned_requests for trial in trials)
-    return OutcomeRow(engine, colour, level, counts, max(0, planned - sum(counts)), planned)
-
-
 def _cut(text: str) -> str:
     return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]} … ({len(text):,} characters)"
 
@@ -112,8 +107,7 @@ SECTIONS = (
         shows="one class for each request; finish reasons; error messages",
         place=120,
         build=lambda run: {
-            "outcomes": [outcome.value.replace("_", " ") for outcome in OUTCOMES],
-            "outcome_rows": outcome_rows(run),
+            "outcomes": _outcomes(run),
             "end_rows": end_rows(run),
             "messages": messages(run),
         },
