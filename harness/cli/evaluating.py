@@ -147,18 +147,13 @@ def _progress(done: int, expected: int) -> None:
 def _print(evaluation: "Evaluation", console: "Console") -> None:
     from rich.text import Text
 
-    from bakeoff.results.show.terminal import terminal_table
+    from bakeoff.results.show.table import text_table
+    from bakeoff.results.show.terminal import print_table
     from bakeoff.results.text.format import plain
 
     for line in _captions(evaluation):
         console.print(Text(plain(line)), soft_wrap=True)
-    table = terminal_table("", gap=2)
-    for heading in ("value", "95 % interval"):
-        table.add_column(heading, justify="right")
-    table.add_column("over", overflow="fold")
-    for row in _rows(evaluation):
-        table.add_row(*(Text(plain(cell)) for cell in row))
-    console.print(table)
+    print_table(text_table("Quality", ("", "value", "95 % interval", "over"), _rows(evaluation)), console)
 
 
 def _captions(evaluation: "Evaluation") -> list[str]:

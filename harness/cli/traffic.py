@@ -258,7 +258,8 @@ def _verdict(result: "Fit") -> str:
 def _print_fit(result: "Fit", place: Path, *, as_json: bool) -> None:
     from bakeoff.harness.cli.reading import print_json
     from bakeoff.harness.traffic.profile.figures import figure_text
-    from bakeoff.results.show.terminal import terminal_table
+    from bakeoff.results.show.table import text_table
+    from bakeoff.results.show.terminal import print_table
 
     if as_json:
         figures = [
@@ -276,14 +277,15 @@ def _print_fit(result: "Fit", place: Path, *, as_json: bool) -> None:
 
     say(result.preset.summary.partition(";")[0], "bold")
     say(f"{result.requests:,} requests in {result.sessions:,} sessions; arrivals: {result.arrivals}", "dim")
-    table = terminal_table("figure")
-    for heading in ("trace", "preset", "difference", "tolerance", ""):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for item in result.figures:
-        values = (figure_text(item.name, value) for value in (item.trace, item.preset))
-        off = (f"{100 * item.difference:+.1f} %", f"± {100 * item.tolerance:.0f} %", "✓" if item.is_within else "✗")
-        table.add_row(item.name, *values, *off)
-    console.print(table)
+    rows = (
+        (
+            *(item.name, figure_text(item.name, item.trace), figure_text(item.name, item.preset)),
+            *(f"{100 * item.difference:+.1f} %", f"± {100 * item.tolerance:.0f} %", "✓" if item.is_within else "✗"),
+        )
+        for item in result.figures
+    )
+    headings = ("figure", "trace", "preset", "difference", "tolerance", "")
+    print_table(text_table("Fit", headings, rows), console)
     for note in result.notes:
         say(note, "dim")
     say(_verdict(result), "bold yellow" if result.poor else "bold green")

@@ -1,4 +1,4 @@
-"""Texts and table cells of a plan, for the terminal and the page."""
+"""Texts and tables of a plan, for the terminal and the page."""
 
 from collections.abc import Sequence
 
@@ -8,10 +8,9 @@ from bakeoff.harness.sizing.plan import Plan, Sizing
 from bakeoff.harness.sizing.prefix_cache import CacheSize, DeviceCache, PrefixCachePlan
 from bakeoff.harness.sizing.sizing import Candidate
 from bakeoff.results.metrics import CATALOGUE, Unit
+from bakeoff.results.show.table import Table, text_table
 from bakeoff.results.text.format import ABSENT, money, percent_text, short_text, value_text
 
-CALIBRATION_HEADINGS = ("load", "metric", "measured", "repeats", "predicted", "error")
-PREFIX_CACHE_HEADINGS = ("cache", "tokens", "finds", "of the possible")
 _GIB = 2**30
 
 
@@ -77,14 +76,14 @@ def critical_text(device: DevicePlan) -> str:
     return f"{empty} with an empty context, {at_context} with these requests"
 
 
-def batch_headings(device: DevicePlan) -> list[str]:
-    """Headings of :func:`batch_cells`."""
+def batch_table(device: DevicePlan) -> Table:
+    """A row for each number of requests in flight."""
     headings = ["in flight", "ITL floor", "bound", "ITL p50", "TTFT p50", "tok/s", "req/s", "J/token"]
-    return headings + (["1M in", "1M out"] if _is_priced(device) else [])
+    prices = ["1M in", "1M out"] if _is_priced(device) else []
+    return text_table("By requests in flight", headings + prices, (_batch(device, row) for row in device.batches))
 
 
-def batch_cells(device: DevicePlan, row: BatchRow) -> list[str]:
-    """One number of requests in flight."""
+def _batch(device: DevicePlan, row: BatchRow) -> list[str]:
     energy = row.energy_per_output_token_j
     cells = [
         f"{row.batch:,}",
@@ -145,9 +144,9 @@ def _room_text(tokens: float, bytes_per_token: float) -> str:
     return f"{value_text(Unit.BYTES, tokens * bytes_per_token)} ({short_text(tokens)} tokens)"
 
 
-def prefix_cache_cells(cache: PrefixCachePlan) -> list[list[str]]:
-    """Rows of a table of cache sizes."""
-    return [
+def prefix_cache_table(cache: PrefixCachePlan) -> Table:
+    """What caches of several sizes find."""
+    rows = (
         [
             value_text(Unit.BYTES, size.bytes),
             short_text(size.tokens),
@@ -155,34 +154,29 @@ def prefix_cache_cells(cache: PrefixCachePlan) -> list[list[str]]:
             percent_text(size.hit_share / cache.unlimited_share),
         ]
         for size in cache.sizes
-    ]
+    )
+    return text_table("Prefix caches by size", ["cache", "tokens", "finds", "of the possible"], rows)
 
 
-def sizing_headings(sizing: Sizing) -> list[str]:
-    """Headings of :func:`sizing_cells`."""
+def sizing_table(sizing: Sizing) -> Table:
+    """Candidates that keep the SLO."""
     metrics = [metric_title(name) for name in sizing.candidates[0].values]
     last = "price/h" if _has_price(sizing) else "max W"
-    return ["GPU", "tensor × replicas", "GPUs", "max req/s each", *metrics, "running", last]
+    headings = ["GPU", "tensor × replicas", "GPUs", "max req/s each", *metrics, "running", last]
+    kept = (candidate for candidate in sizing.candidates if candidate.failure is None)
+    return text_table("GPUs that keep the SLO", headings, (_candidate(sizing, candidate) for candidate in kept))
 
 
-def sizing_cells(sizing: Sizing) -> list[list[str]]:
-    """Candidates that keep the SLO."""
+def _candidate(sizing: Sizing, candidate: Candidate) -> list[str]:
+    watts = ABSENT if candidate.tdp_w is None else f"{candidate.tdp_w:,.0f}"
     return [
-        [
-            candidate.gpu,
-            f"{candidate.ranks} × {candidate.replicas}",
-            str(candidate.count),
-            f"{candidate.capacity_per_s:.3g}",
-            *map(seconds, candidate.values.values()),
-            f"{candidate.running:.3g}",
-            money(candidate.price_per_hour)
-            if _has_price(sizing)
-            else ABSENT
-            if candidate.tdp_w is None
-            else f"{candidate.tdp_w:,.0f}",
-        ]
-        for candidate in sizing.candidates
-        if candidate.failure is None
+        candidate.gpu,
+        f"{candidate.ranks} × {candidate.replicas}",
+        str(candidate.count),
+        f"{candidate.capacity_per_s:.3g}",
+        *map(seconds, candidate.values.values()),
+        f"{candidate.running:.3g}",
+        money(candidate.price_per_hour) if _has_price(sizing) else watts,
     ]
 
 
@@ -224,9 +218,9 @@ def calibration_note(calibration: Calibration) -> str:
     return "fewer than three loads: figures are fitted, not predicted"
 
 
-def calibration_cells(calibration: Calibration) -> list[list[str]]:
-    """Rows of a table with predictions and measurements."""
-    return [
+def calibration_table(calibration: Calibration) -> Table:
+    """Predictions beside measurements."""
+    rows = (
         [
             prediction.load,
             metric_title(prediction.metric),
@@ -236,7 +230,9 @@ def calibration_cells(calibration: Calibration) -> list[list[str]]:
             f"{100 * prediction.error:+.1f} %".replace("-", "−"),
         ]
         for prediction in calibration.predictions
-    ]
+    )
+    headings = ["load", "metric", "measured", "repeats", "predicted", "error"]
+    return text_table("Predicted against measured", headings, rows, named=2)
 
 
 def metric_title(name: str) -> str:

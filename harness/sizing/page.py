@@ -21,6 +21,7 @@ from bakeoff.results.report.charts.frontier import Point, Series, frontier
 from bakeoff.results.report.charts.lines import Frame, Line, lines_chart
 from bakeoff.results.report.charts.scales import Scale
 from bakeoff.results.report.offline import SHELL, asset, rendered
+from bakeoff.results.show.table import Table
 from bakeoff.results.statistics.interval import Interval
 from bakeoff.results.text.format import value_text
 
@@ -35,18 +36,17 @@ class DevicePart(msgspec.Struct, frozen=True):
     title: str
     facts: list[tuple[str, str]]
     why_not: str | None
-    headings: list[str]
-    rows: list[list[str]]
+    table: Table
     sources: list[tuple[str, str]]
 
 
 class CalibrationPart(msgspec.Struct, frozen=True):
-    """One calibration on the page; rows are load, metric, measured, predicted and error."""
+    """One calibration on the page."""
 
     title: str
     facts: list[tuple[str, str]]
     note: str
-    rows: list[list[str]]
+    table: Table
     picture: Markup
 
 
@@ -54,8 +54,7 @@ class SizingPart(msgspec.Struct, frozen=True):
     """The SLO on the page."""
 
     title: str
-    headings: list[str]
-    rows: list[list[str]]
+    table: Table
     failures: list[str]
 
 
@@ -65,8 +64,7 @@ class PrefixCachePart(msgspec.Struct, frozen=True):
     title: str
     lines: list[str]
     picture: Markup
-    headings: tuple[str, ...]
-    rows: list[list[str]]
+    table: Table
 
 
 class Page(msgspec.Struct, frozen=True):
@@ -82,7 +80,6 @@ class Page(msgspec.Struct, frozen=True):
     prefix_cache: PrefixCachePart | None
     sizing: SizingPart | None
     calibration: list[CalibrationPart]
-    calibration_headings: tuple[str, ...]
     assumptions: list[str]
 
 
@@ -111,7 +108,6 @@ def _page(plan: Plan) -> Page:
         prefix_cache=_prefix_cache(plan, plan.prefix_cache) if plan.prefix_cache else None,
         sizing=_sizing(plan.sizing) if plan.sizing else None,
         calibration=[_calibration(calibration) for calibration in plan.calibration],
-        calibration_headings=cells.CALIBRATION_HEADINGS,
         assumptions=plan.assumptions,
     )
 
@@ -179,8 +175,7 @@ def _device(device: DevicePlan) -> DevicePart:
             ("sequences that fit", cells.fit_text(device)),
         ],
         why_not=device.why_not,
-        headings=cells.batch_headings(device),
-        rows=[cells.batch_cells(device, row) for row in device.batches],
+        table=cells.batch_table(device),
         sources=list(device.gpu.sources.items()),
     )
 
@@ -190,16 +185,15 @@ def _prefix_cache(plan: Plan, cache: PrefixCachePlan) -> PrefixCachePart:
         title=cells.prefix_cache_title(cache),
         lines=cells.prefix_cache_lines(plan, cache),
         picture=_hit_chart(cache),
-        headings=cells.PREFIX_CACHE_HEADINGS,
-        rows=cells.prefix_cache_cells(cache),
+        table=cells.prefix_cache_table(cache),
     )
 
 
 def _hit_chart(cache: PrefixCachePlan) -> Markup:
     """Hit share against the size of the cache; empty without hits."""
     drawn = [
-        ShareAt(size.bytes, size.hit_share, f"{row[0]}: {row[2]}")
-        for size, row in zip(cache.sizes, cells.prefix_cache_cells(cache), strict=True)
+        ShareAt(size.bytes, size.hit_share, f"{row[0].text}: {row[2].text}")
+        for size, row in zip(cache.sizes, cells.prefix_cache_table(cache).rows, strict=True)
     ]
     if len(drawn) < _FEWEST_POINTS:
         return Markup("")
@@ -213,8 +207,7 @@ def _hit_chart(cache: PrefixCachePlan) -> Markup:
 def _sizing(sizing: Sizing) -> SizingPart:
     return SizingPart(
         title=f"{', '.join(sizing.slo)} at {sizing.rate_per_s:g} requests/s",
-        headings=cells.sizing_headings(sizing),
-        rows=cells.sizing_cells(sizing),
+        table=cells.sizing_table(sizing),
         failures=cells.failures(sizing.candidates),
     )
 
@@ -224,7 +217,7 @@ def _calibration(calibration: Calibration) -> CalibrationPart:
         title=f"{calibration.engine} in {calibration.run}",
         facts=cells.calibration_facts(calibration),
         note=cells.calibration_note(calibration),
-        rows=cells.calibration_cells(calibration),
+        table=cells.calibration_table(calibration),
         picture=frontier(
             f"Frontier of {calibration.engine}, predicted and measured", _measured_and_predicted(calibration)
         ),

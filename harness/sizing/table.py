@@ -1,17 +1,14 @@
 """A plan as terminal tables."""
 
-from collections.abc import Iterable, Sequence
-
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from bakeoff.harness.sizing import cells
 from bakeoff.harness.sizing.calibration import Calibration
 from bakeoff.harness.sizing.device import DevicePlan
 from bakeoff.harness.sizing.plan import Plan, Sizing
 from bakeoff.harness.sizing.prefix_cache import PrefixCachePlan
-from bakeoff.results.show.terminal import terminal_table
+from bakeoff.results.show.table import text_table
+from bakeoff.results.show.terminal import print_table
 from bakeoff.results.text.format import ABSENT, plain, rate_text
 
 
@@ -36,16 +33,6 @@ def _say(console: Console, *lines: str, style: str | None = None) -> None:
         console.print(plain(line), style=style, markup=False, highlight=False)
 
 
-def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """A table with the first column aligned left, the others right."""
-    table = terminal_table(headings[0])
-    for heading in headings[1:]:
-        table.add_column(heading, justify="right")
-    for row in rows:
-        table.add_row(*(Text(plain(cell)) for cell in row))
-    return table
-
-
 def _print_overview(plan: Plan, console: Console) -> None:
     """One line for each GPU."""
     headings = [
@@ -59,7 +46,8 @@ def _print_overview(plan: Plan, console: Console) -> None:
         "ITL\nalone",
         "max\ntok/s",
     ]
-    console.print(_table(headings, [_overview_cells(plan, device) for device in plan.devices]))
+    rows = (_overview_cells(plan, device) for device in plan.devices)
+    print_table(text_table("GPUs", headings, rows), console)
     _say(
         console, *(f"{device.gpu.name} × {device.ranks}: {device.why_not}" for device in plan.devices if device.why_not)
     )
@@ -98,23 +86,23 @@ def _print_device(device: DevicePlan, console: Console) -> None:
         _say(console, f"cannot be served: {device.why_not}", style="bold")
         return
     console.print()
-    console.print(_table(cells.batch_headings(device), [cells.batch_cells(device, row) for row in device.batches]))
+    print_table(cells.batch_table(device), console)
 
 
 def _print_prefix_cache(plan: Plan, cache: PrefixCachePlan, console: Console) -> None:
     _say(console, "", cells.prefix_cache_title(cache), *cells.prefix_cache_lines(plan, cache))
     if cache.sizes:
-        console.print(_table(cells.PREFIX_CACHE_HEADINGS, cells.prefix_cache_cells(cache)))
+        print_table(cells.prefix_cache_table(cache), console)
 
 
 def _print_sizing(sizing: Sizing, console: Console) -> None:
     _say(console, "", f"{', '.join(sizing.slo)} at {sizing.rate_per_s:g} requests/s")
-    if rows := cells.sizing_cells(sizing):
-        console.print(_table(cells.sizing_headings(sizing), rows))
+    if (table := cells.sizing_table(sizing)).rows:
+        print_table(table, console)
     _say(console, *filter(None, [cells.unpriced_text(sizing)]), *cells.failures(sizing.candidates), style="dim")
 
 
 def _print_calibration(calibration: Calibration, console: Console) -> None:
     facts = ", ".join(f"{text} {name}" for name, text in cells.calibration_facts(calibration))
     _say(console, "", f"{calibration.engine} in {calibration.run}: {facts}; {cells.calibration_note(calibration)}")
-    console.print(_table(cells.CALIBRATION_HEADINGS, cells.calibration_cells(calibration)))
+    print_table(cells.calibration_table(calibration), console)

@@ -1,6 +1,6 @@
 """A table as a value."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
 import msgspec
@@ -71,3 +71,16 @@ def names(*titles: str) -> list[Column]:
 def figures(titles: Sequence[str]) -> list[Column]:
     """Columns of figures."""
     return [Column(title) for title in titles]
+
+
+def text_table(label: str, headings: Sequence[str], rows: Iterable[Sequence[str]], *, named: int = 1) -> Table:
+    """A table of plain texts.
+
+    Args:
+        label: as in :class:`Table`.
+        headings: of the columns.
+        rows: a text for each heading.
+        named: number of the first columns, which name what the figures behind them are of.
+    """
+    columns = [*names(*headings[:named]), *figures(headings[named:])]
+    return Table(label, columns, [[Cell(text) for text in row] for row in rows])
