@@ -8,7 +8,8 @@ from rich.text import Text
 from bakeoff.harness.claims import cells
 from bakeoff.harness.claims.catalogue import Entry
 from bakeoff.harness.claims.lab import Lab
-from bakeoff.results.show.terminal import terminal_table
+from bakeoff.results.show.table import text_table
+from bakeoff.results.show.terminal import print_table
 from bakeoff.results.text.format import plain
 
 
@@ -37,12 +38,8 @@ def print_names(rows: Sequence[cells.Row], console: Console) -> None:
 
 def print_results(rows: Sequence[cells.Row], console: Console) -> None:
     """Print one row for each claim and machine, then the open points of the verdicts."""
-    table = terminal_table(cells.HEADINGS[0])
-    for heading in cells.HEADINGS[1:]:
-        table.add_column(heading, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(plain(cell)) for cell in row.cells))
-    console.print(table)
+    texts = (row.cells for row in rows)
+    print_table(text_table("Claims", cells.HEADINGS, texts, named=len(cells.HEADINGS)), console)
     _say(console, cells.tallies(rows))
     if len(rows) == 1 and rows[0].record is not None:
         _say(console, *cells.remarks(rows[0].record, rows[0].entry.claim.expected), style="dim")

@@ -60,26 +60,25 @@ def _show(measured: "list[Ceilings]", *, json: Json = False) -> None:
 
 
 def _print(measured: "list[Ceilings]", console: "Console") -> None:
-    from rich import box
-    from rich.table import Table
-
     from bakeoff.results.metric import Unit
+    from bakeoff.results.show.table import text_table
+    from bakeoff.results.show.terminal import print_table
     from bakeoff.results.text.format import ABSENT, plain, rate_text, value_text
 
     dtypes = list(dict.fromkeys(dtype for ceilings in measured for dtype in ceilings.flops_per_s))
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    for number, heading in enumerate(("device", "memory", "read", "copy", *dtypes)):
-        table.add_column(heading, justify="right" if number else "left")
-    for ceilings in measured:
-        flops = [ceilings.flops_per_s.get(dtype) for dtype in dtypes]
-        table.add_row(
+    rows = (
+        (
             ceilings.device,
             value_text(Unit.BYTES, ceilings.memory_bytes),
-            rate_text(ceilings.read_bytes_per_s, "B/s"),
-            rate_text(ceilings.copy_bytes_per_s, "B/s"),
-            *(ABSENT if value is None else rate_text(value, "FLOP/s") for value in flops),
+            *(rate_text(rate, "B/s") for rate in (ceilings.read_bytes_per_s, ceilings.copy_bytes_per_s)),
+            *(
+                ABSENT if (value := ceilings.flops_per_s.get(dtype)) is None else rate_text(value, "FLOP/s")
+                for dtype in dtypes
+            ),
         )
-    console.print(table)
+        for ceilings in measured
+    )
+    print_table(text_table("Ceilings", ("device", "memory", "read", "copy", *dtypes), rows), console)
     for ceilings in measured:
         console.print(plain(f"{ceilings.device}: {ceilings.name}"), style="dim", markup=False, highlight=False)
 

@@ -1,10 +1,9 @@
 """Figures of other tools as tables: all tools side by side, or one tool in full, with why they differ from ours."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from bakeoff.results.metrics import CATALOGUE
@@ -12,8 +11,9 @@ from bakeoff.results.records import Verdict
 from bakeoff.results.run.cells import Cell
 from bakeoff.results.run.levels import levels_of
 from bakeoff.results.run.run import Run
-from bakeoff.results.show.terminal import terminal_table
-from bakeoff.results.text.format import ABSENT, plain, value_text
+from bakeoff.results.show.table import Table, text_table
+from bakeoff.results.show.terminal import print_table
+from bakeoff.results.text.format import ABSENT, value_text
 from bakeoff.results.views import VIEWS, Tool
 from bakeoff.results.views.side_by_side import COLUMNS, ViewedTrial, not_in_the_log, ours, theirs, view_trials
 
@@ -26,7 +26,7 @@ def print_views(run: Run, console: Console) -> None:
     trials = view_trials(run)
     for level in levels_of(run):
         for cell in level.cells:
-            console.print(_side_by_side(cell, level.title, trials))
+            print_table(_side_by_side(cell, level.title, trials), console)
             console.print()
     console.print(Text("Centre over the valid trials. Why they differ:", "bold"))
     for tool in VIEWS.values():
@@ -43,23 +43,18 @@ def print_tool(run: Run, name: str, console: Console) -> None:
         for cell in level.cells:
             members = [viewed for viewed in trials if cell.holds(viewed.trial)]
             if members:
-                console.print(_in_full(name, f"{cell.engine}, {level.title}", members))
+                print_table(_in_full(name, f"{cell.engine}, {level.title}", members), console)
                 console.print()
-    console.print(_definitions(tool))
+    print_table(_definitions(tool), console)
     for title, convention in msgspec.structs.asdict(tool.conventions).items():
         console.print(Text(f"{title}: {convention}"))
     _print_cannot([name], trials, console)
 
 
 def _side_by_side(cell: Cell, level: str, trials: Sequence[ViewedTrial]) -> Table:
-    table = _table(f"{plain(cell.engine)}, {plain(level)}")
-    table.add_column("as")
-    for column in COLUMNS:
-        table.add_column(column.title, justify="right")
-    table.add_row(Text("bakeoff", "bold"), *(Text(text, "bold") for text in _texts(ours(cell))))
-    for name, centres in theirs(cell, trials).items():
-        table.add_row(VIEWS[name].title, *_texts(centres))
-    return table
+    rows = [("bakeoff", ours(cell)), *((VIEWS[name].title, centres) for name, centres in theirs(cell, trials).items())]
+    headings = ["as", *(column.title for column in COLUMNS)]
+    return _titled(f"{cell.engine}, {level}", headings, ([name, *_texts(centres)] for name, centres in rows))
 
 
 def _texts(centres: Sequence[float | None]) -> list[str]:
@@ -68,16 +63,15 @@ def _texts(centres: Sequence[float | None]) -> list[str]:
 
 
 def _in_full(name: str, title: str, members: Sequence[ViewedTrial]) -> Table:
-    table = _table(plain(title))
-    table.add_column("figure")
-    for viewed in members:
-        mark = "" if viewed.trial.record.verdict is Verdict.VALID else " INVALID"
-        table.add_column(f"repeat {viewed.trial.record.repeat}{mark}", justify="right")
+    marks = ("" if viewed.trial.record.verdict is Verdict.VALID else " INVALID" for viewed in members)
+    repeats = (viewed.trial.record.repeat for viewed in members)
+    headings = ["figure", *(f"repeat {repeat}{mark}" for repeat, mark in zip(repeats, marks, strict=True))]
+    rows: list[list[str]] = []
     for figure in members[0].views[name].figures:
         cells = [viewed.views[name].figures.get(figure) for viewed in members]
         numbers = [None if cell is None else cell.value.value for cell in cells]
-        table.add_row(figure, *(ABSENT if number is None else _number(number) for number in numbers))
-    return table
+        rows.append([figure, *(ABSENT if number is None else _number(number) for number in numbers)])
+    return _titled(title, headings, rows)
 
 
 def _number(value: float) -> str:
@@ -88,13 +82,10 @@ def _number(value: float) -> str:
 
 
 def _definitions(tool: Tool) -> Table:
-    table = _table(f"{tool.title} {tool.version} against ours (symbols: docs/views.md)")
-    table.add_column("metric")
-    table.add_column("definition", overflow="fold")
-    table.add_column("why it differs", overflow="fold")
-    for definition in tool.definitions:
-        table.add_row(definition.name, definition.formula, definition.why)
-    return table
+    headings = ["metric", "definition", "why it differs"]
+    rows = ([definition.name, definition.formula, definition.why] for definition in tool.definitions)
+    title = f"{tool.title} {tool.version} against ours (symbols: docs/views.md)"
+    return _titled(title, headings, rows, named=len(headings))
 
 
 def _print_cannot(names: Sequence[str], trials: Sequence[ViewedTrial], console: Console) -> None:
@@ -106,7 +97,5 @@ def _print_cannot(names: Sequence[str], trials: Sequence[ViewedTrial], console: 
         console.print(Text(f"  {', '.join(titles)}: {line}", "yellow"))
 
 
-def _table(title: str) -> Table:
-    table = terminal_table()
-    table.title, table.title_justify = Text(title, "bold"), "left"
-    return table
+def _titled(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]], *, named: int = 1) -> Table:
+    return msgspec.structs.replace(text_table(title, headings, rows, named=named), title=title)

@@ -19,7 +19,8 @@ from bakeoff.harness.traffic.profile.figures import (
     summary,
 )
 from bakeoff.harness.traffic.profile.selection import ShownProfile
-from bakeoff.results.show.terminal import terminal_table
+from bakeoff.results.show.table import text_table
+from bakeoff.results.show.terminal import print_table
 from bakeoff.results.text.format import duration_text, plain
 from bakeoff.workloads.histogram import Histogram
 from bakeoff.workloads.profile import CheckedAnchor
@@ -37,12 +38,9 @@ def print_profile(profile: ShownProfile, console: Console) -> None:
     for note in (*profile.notes, f"sample: {sample_text(profile)}"):
         console.print(_text(note, "dim"))
     console.print()
-    table = terminal_table("quantity")
-    for heading in ("count", "mean", "p50", "p90", "p99", "max"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for title, quantity in _quantities(profile):
-        table.add_row(title, f"{quantity.total:,}", *_levels(title, quantity))
-    console.print(table)
+    rows = ((title, f"{quantity.total:,}", *_levels(title, quantity)) for title, quantity in _quantities(profile))
+    headings = ("quantity", "count", "mean", "p50", "p90", "p99", "max")
+    print_table(text_table("Quantities", headings, rows), console)
     if profile.no_arrivals_reason:
         _print_lines(console, "Arrivals", [], f"– {profile.no_arrivals_reason}")
     else:
