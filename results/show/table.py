@@ -1,5 +1,6 @@
 """A table as a value."""
 
+import itertools
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
@@ -36,11 +37,15 @@ class Column(msgspec.Struct, frozen=True):
         title: its heading.
         is_number: whether its cells are figures, which stand on the right and are never broken.
         is_wide: whether a terminal, which has no room for all columns, leaves it out.
+        group: a heading above this one, which neighbours share; empty for none.
+        anchor: of its definition on the page; empty for none.
     """
 
     title: str
     is_number: bool = True
     is_wide: bool = False
+    group: str = ""
+    anchor: str = ""
 
 
 class Table(msgspec.Struct, frozen=True):
@@ -61,6 +66,17 @@ class Table(msgspec.Struct, frozen=True):
     title: str = ""
     lead: str = ""
     notes: list[str] = []
+
+    @property
+    def is_grouped(self) -> bool:
+        """Whether some columns have a heading above their own."""
+        return any(column.group for column in self.columns)
+
+    @property
+    def heads(self) -> list[list[Column]]:
+        """The columns, those that share a group together."""
+        of_group = itertools.groupby(enumerate(self.columns), lambda pair: pair[1].group or pair[0])
+        return [[column for _, column in pairs] for _, pairs in of_group]
 
 
 def names(*titles: str) -> list[Column]:

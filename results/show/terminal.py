@@ -40,7 +40,9 @@ def _drawn(table: Table, shown: Sequence[int], *, has_details: bool) -> rich.tab
     drawn = terminal_table()
     for number in shown:
         column = table.columns[number]
-        drawn.add_column(column.title, justify="right" if column.is_number else "left", overflow="fold")
+        drawn.add_column(
+            f"{column.group} {column.title}".strip(), justify="right" if column.is_number else "left", overflow="fold"
+        )
     for row in table.rows:
         drawn.add_row(*(_text(row[number], has_detail=has_details) for number in shown))
     return drawn

@@ -6,13 +6,14 @@ import msgspec
 from markupsafe import Markup
 
 from bakeoff.results.report.charts.stacks import Group, Segment, Stack, stacks
-from bakeoff.results.report.charts.svg import engine_class
+from bakeoff.results.report.engine_cell import engine_cells
 from bakeoff.results.report.engine_figures import figure_text
 from bakeoff.results.report.footnotes import Footnotes
-from bakeoff.results.run.cells import Cell
+from bakeoff.results.run.cells import Cell as MeasuredCell
 from bakeoff.results.run.levels import Level, engines_of, levels_of
 from bakeoff.results.run.run import Run
 from bakeoff.results.server_view import PARTS
+from bakeoff.results.show.table import Cell, Column, Table, names
 
 _COLUMNS = (
     ("running, max", "server_running_peak"),
@@ -27,50 +28,52 @@ _PAIRS = (
 )
 
 
-class EngineRow(msgspec.Struct, frozen=True):
-    """One engine at one level; ``pairs`` hold the engine's and the client's value."""
-
-    level: str
-    engine: str
-    colour: str
-    figures: list[str]
-    pairs: list[tuple[str, str]]
-
-
 class EngineView(msgspec.Struct, frozen=True):
     """The section.
 
     Attributes:
         has_data: whether any engine reported anything.
         charts: one per workload.
-        columns: name and heading of the figures that any engine reports.
-        pairs: heading, engine's name and client's name of the figures that both have.
-        rows: one per level and engine.
-        notes: why figures are missing.
+        table: the engine's figures next to the client's, per level and engine.
     """
 
     has_data: bool
     charts: list[Markup]
-    columns: list[tuple[str, str]]
-    pairs: list[tuple[str, str, str]]
-    rows: list[EngineRow]
-    notes: list[str]
+    table: Table
 
 
 def engine_view(run: Run) -> EngineView:
     """Build the section of a run."""
-    levels, engines = levels_of(run), engines_of(run)
+    levels = levels_of(run)
     cells = [(level.title, cell) for level in levels for cell in level.cells if cell.valid]
+    has_data = any(cell.server.why is None for _, cell in cells)
+    return EngineView(has_data, _charts(levels, engines_of(run)), _table(run, cells))
+
+
+def _table(run: Run, cells: Sequence[tuple[str, MeasuredCell]]) -> Table:
     columns = [(title, name) for title, name in _COLUMNS if any(name in cell.server.intervals for _, cell in cells)]
-    notes = Footnotes()
-    rows = [_row(level, cell, columns, engine_class(engines.index(cell.engine)), notes) for level, cell in cells]
+    notes, engine_cell = Footnotes(), engine_cells(run)
+    rows = [
+        [
+            *(Cell(level), engine_cell(cell.engine)),
+            *(Cell(figure_text(cell, name, title, notes)) for title, name in columns),
+            *(Cell(figure_text(cell, name, title, notes)) for title, *pair in _PAIRS for name in pair),
+        ]
+        for level, cell in cells
+    ]
     unreported = [title for title, name in _COLUMNS if (title, name) not in columns]
-    return EngineView(
-        has_data=any(cell.server.why is None for _, cell in cells),
-        charts=_charts(levels, engines),
-        columns=[(name, title) for title, name in columns],
-        pairs=list(_PAIRS),
-        rows=rows,
+    return Table(
+        "The engine’s figures next to the client’s",
+        [
+            *names("load", "engine"),
+            *(Column(title, anchor=f"seen-{name}") for title, name in columns),
+            *(
+                Column(whose, group=title, anchor=f"seen-{name}")
+                for title, *pair in _PAIRS
+                for whose, name in zip(("engine", "client"), pair, strict=True)
+            ),
+        ],
+        rows,
         notes=[*notes.lines(), *([f"No engine here reports: {', '.join(unreported)}."] if unreported else [])],
     )
 
@@ -88,7 +91,7 @@ def _charts(levels: Sequence[Level], engines: Sequence[str]) -> list[Markup]:
     return drawn
 
 
-def _stack(cell: Cell, engines: Sequence[str]) -> Stack | None:
+def _stack(cell: MeasuredCell, engines: Sequence[str]) -> Stack | None:
     """The known parts; for an engine that reports nothing, one unattributed part."""
     intervals = cell.server.intervals
     if "client_e2e_mean_s" not in intervals:
@@ -100,16 +103,3 @@ def _stack(cell: Cell, engines: Sequence[str]) -> Stack | None:
     ]
     whole = [Segment("rest", "unattributed", intervals["client_e2e_mean_s"].centre)]
     return Stack(cell.engine, engines.index(cell.engine), segments or whole)
-
-
-def _row(level: str, cell: Cell, columns: Sequence[tuple[str, str]], colour: str, notes: Footnotes) -> EngineRow:
-    return EngineRow(
-        level=level,
-        engine=cell.engine,
-        colour=colour,
-        figures=[figure_text(cell, name, title, notes) for title, name in columns],
-        pairs=[
-            (figure_text(cell, server, title, notes), figure_text(cell, client, title, notes))
-            for title, server, client in _PAIRS
-        ],
-    )

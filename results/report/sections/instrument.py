@@ -9,6 +9,7 @@ from bakeoff.results.metrics.declaration import known
 from bakeoff.results.metrics.percentiles import percentile
 from bakeoff.results.report.clients import error_of, uncalibrated_text
 from bakeoff.results.report.engine_cell import engine_cells
+from bakeoff.results.report.footnotes import Footnotes
 from bakeoff.results.report.section import Section
 from bakeoff.results.run.cells import Cell as MeasuredCell
 from bakeoff.results.run.cells import Trial
@@ -20,36 +21,34 @@ from bakeoff.results.text.format import ABSENT, share_text, value_text
 
 def _table(run: Run) -> Table:
     """One row per level and engine: its send lag, pooled over valid trials, and the client's error there."""
-    engine_cell = engine_cells(run)
+    engine_cell, notes = engine_cells(run), Footnotes()
     titles = [
         "requests", "send lag p50", "share of TTFT p50", "send lag p99", "largest", "loop lag p99, worst trial",
         "TTFT p50 ±", "chunk gap p99 ±",
     ]  # fmt: skip
-    return Table(
-        "Client error",
-        [*names("load", "engine"), *figures(titles)],
-        [
-            [Cell(level.title), engine_cell(cell.engine), *_figures(run, cell)]
-            for level in levels_of(run)
-            for cell in level.cells
-        ],
-    )
+    rows = [
+        [Cell(level.title), engine_cell(cell.engine), *map(Cell, _figures(run, cell, notes))]
+        for level in levels_of(run)
+        for cell in level.cells
+    ]
+    return Table("Client error", [*names("load", "engine"), *figures(titles)], rows, notes=notes.lines())
 
 
-def _figures(run: Run, cell: MeasuredCell) -> Iterator[Cell]:
+def _figures(run: Run, cell: MeasuredCell, notes: Footnotes) -> Iterator[str]:
     valid = run.valid_trials_of(cell)
     lags = known(np.concatenate([np.empty(0), *(latency.send_lag_s(trial.inside) for trial in valid)]))
     p50, p99 = percentile(lags, 0.5), percentile(lags, 0.99)
     ttft = cell.intervals.get("ttft_p50_s")
     ttft_error, gap_error = (error_of(cell, name) for name in ("ttft_p50_s", "chunk_gap_p99_s"))
-    yield Cell(f"{len(lags):,}")
-    yield Cell(value_text(Unit.SECONDS, p50.value))
-    yield Cell(share_text(p50.value, ttft.centre) if p50.value is not None and ttft is not None else ABSENT)
-    yield Cell(value_text(Unit.SECONDS, p99.value), p99.reason or "")
-    yield Cell(value_text(Unit.SECONDS, float(lags.max())) if len(lags) else ABSENT)
-    yield Cell(_loop_lag(valid))
-    yield Cell(ttft_error.text)
-    yield Cell(gap_error.text, "" if uncalibrated_text(run) else ttft_error.why or gap_error.why)
+    why = "" if uncalibrated_text(run) else ttft_error.why or gap_error.why
+    yield f"{len(lags):,}"
+    yield value_text(Unit.SECONDS, p50.value)
+    yield share_text(p50.value, ttft.centre) if p50.value is not None and ttft is not None else ABSENT
+    yield f"{value_text(Unit.SECONDS, p99.value)} {notes.mark('send lag p99', p99.reason) if p99.reason else ''}".rstrip()
+    yield value_text(Unit.SECONDS, float(lags.max())) if len(lags) else ABSENT
+    yield _loop_lag(valid)
+    yield ttft_error.text
+    yield f"{gap_error.text} {notes.mark('±', why) if why else ''}".rstrip()
 
 
 def _loop_lag(trials: Sequence[Trial]) -> str:

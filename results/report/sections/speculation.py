@@ -7,13 +7,14 @@ from markupsafe import Markup
 
 from bakeoff.results.metrics.latency import pooled_tpot_s
 from bakeoff.results.report.charts.speed_up import Measured, speed_up_chart
-from bakeoff.results.report.charts.svg import engine_class
+from bakeoff.results.report.engine_cell import engine_cells
 from bakeoff.results.report.engine_figures import figure_text
 from bakeoff.results.report.footnotes import Footnotes
-from bakeoff.results.run.cells import Cell
+from bakeoff.results.run.cells import Cell as MeasuredCell
 from bakeoff.results.run.levels import Level, engines_of, levels_of
 from bakeoff.results.run.run import Run
 from bakeoff.results.server_view import POSITIONED
+from bakeoff.results.show.table import Cell, Column, Table, names
 from bakeoff.results.statistics import Interval, log_t_interval
 from bakeoff.results.statistics.speculation import acceptance_of
 from bakeoff.results.statistics.two_sample import contrast
@@ -28,74 +29,68 @@ _COUNTS = (
 _CONFIDENCE = 0.95
 
 
-class SpeculationRow(msgspec.Struct, frozen=True):
-    """One engine at one level; ``positions`` are empty after the last one with an accepted draft."""
-
-    level: str
-    engine: str
-    colour: str
-    figures: list[str]
-    positions: list[str]
-
-
 class SpeculationView(msgspec.Struct, frozen=True):
-    """Reports of the engines with speculation; no rows if no engine had any.
+    """Reports of the engines with speculation.
 
     Attributes:
-        columns: name and heading of the counts.
-        positions: name and heading of the shares by position, up to the last that any engine accepted.
-        rows: one per level and engine with drafts.
+        table: one row per level and engine with drafts; None if no engine had any.
         charts: one per level that has engines of one adapter with and without drafts.
-        notes: why figures are missing.
     """
 
-    columns: list[tuple[str, str]]
-    positions: list[tuple[str, str]]
-    rows: list[SpeculationRow]
+    table: Table | None
     charts: list[Markup]
-    notes: list[str]
 
 
 def speculation_view(run: Run) -> SpeculationView:
     """Build the part of a run."""
     levels, engines = levels_of(run), engines_of(run)
     cells = [(level.title, cell) for level in levels for cell in level.cells if _drafts(cell)]
+    charts = [svg for level in levels if (svg := _chart(run, level, engines))]
+    return SpeculationView(_table(run, cells) if cells else None, charts)
+
+
+def _table(run: Run, cells: Sequence[tuple[str, MeasuredCell]]) -> Table:
+    """Counts of drafts, and the shares by position up to the last that any engine accepted."""
     positions = [
         (name, str(position))
         for position, name in enumerate(POSITIONED)
         if any(_value(cell, name) for _, cell in cells)
     ]
-    notes = Footnotes()
-    return SpeculationView(
-        columns=[(name, title) for title, name in _COUNTS],
-        positions=positions,
-        rows=[
-            SpeculationRow(
-                level=level,
-                engine=cell.engine,
-                colour=engine_class(engines.index(cell.engine)),
-                figures=[figure_text(cell, name, title, notes) for title, name in _COUNTS],
-                positions=[_position_text(cell, name, notes) for name, _ in positions],
-            )
+    notes, engine_cell = Footnotes(), engine_cells(run)
+    return Table(
+        "Drafts of each engine",
+        [
+            *names("load", "engine"),
+            *(Column(title, anchor=f"seen-{name}") for title, name in _COUNTS),
+            *(Column(title, group="accepted at position", anchor=f"seen-{name}") for name, title in positions),
+        ],
+        [
+            [
+                *(Cell(level), engine_cell(cell.engine)),
+                *(Cell(figure_text(cell, name, title, notes)) for title, name in _COUNTS),
+                *(Cell(_position_text(cell, name, notes)) for name, _ in positions),
+            ]
             for level, cell in cells
         ],
-        charts=[svg for level in levels if (svg := _chart(run, level, engines))],
+        lead="Drafts as the engine counted them, means over valid trials. A verification is a step of one request that "
+        "checks its drafts; it yields the accepted ones and one more token. By position: the share of verifications "
+        "that accepted the draft there.",
         notes=notes.lines(),
     )
 
 
-def _position_text(cell: Cell, name: str, notes: Footnotes) -> str:
+def _position_text(cell: MeasuredCell, name: str, notes: Footnotes) -> str:
     if name in cell.server.intervals and not _value(cell, name):
         return ""
     return figure_text(cell, name, "acceptance by position", notes)
 
 
-def _drafts(cell: Cell) -> bool:
+def _drafts(cell: MeasuredCell) -> bool:
     """Whether an engine counted drafts."""
     return any(_value(cell, name) for name in ("server_drafted_tokens", "server_accepted_tokens"))
 
 
-def _value(cell: Cell, name: str) -> float:
+def _value(cell: MeasuredCell, name: str) -> float:
     """A figure of the engine; 0 if it is absent."""
     interval = cell.server.intervals.get(name)
     return interval.centre if interval else 0.0
@@ -116,7 +111,7 @@ def _chart(run: Run, level: Level, engines: Sequence[str]) -> Markup:
     return speed_up_chart(f"Speed-up by speculation at {level.title}", level.title, measured)
 
 
-def _paces_s(run: Run, cell: Cell) -> dict[int, float]:
+def _paces_s(run: Run, cell: MeasuredCell) -> dict[int, float]:
     """Mean seconds per output token by repeat, over the requests of the window: the ramp is not judged."""
     values = {trial.record.repeat: pooled_tpot_s(trial.answered) for trial in run.valid_trials_of(cell)}
     return {repeat: value for repeat, value in values.items() if value}
@@ -133,7 +128,7 @@ def _ratio(without: Mapping[int, float], with_: Mapping[int, float]) -> Interval
     return Interval(of_without.centre / of_with.centre, None, None, 1)
 
 
-def _speculates(run: Run, cell: Cell) -> bool:
+def _speculates(run: Run, cell: MeasuredCell) -> bool:
     """Whether an engine was configured to speculate, or did."""
     experiment = run.manifest.experiment
     tables = experiment.get("engines") or []
@@ -141,6 +136,6 @@ def _speculates(run: Run, cell: Cell) -> bool:
     return _drafts(cell) or "speculation" in {**(experiment.get("spec") or {}), **(own.get("spec") or {})}
 
 
-def _adapter(run: Run, cell: Cell) -> str | None:
+def _adapter(run: Run, cell: MeasuredCell) -> str | None:
     descriptions = (trial.record.engine_description for trial in run.trials_of(cell))
     return next((description.adapter for description in descriptions if description), None)

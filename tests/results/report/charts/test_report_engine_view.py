@@ -78,17 +78,24 @@ def test_every_engine_at_every_level_has_a_bar(demo: results.Run, page: str):
 
 
 def test_the_engines_figures_stand_beside_the_clients(demo: results.Run):
-    seen = engine_view(demo)
-    rows = {(row.engine, row.level): row for row in seen.rows}
+    table = engine_view(demo).table
+    titles = [f"{column.group} {column.title}".strip() for column in table.columns]
+    counts = ["running, max", "waiting, max", "KV cache, max", "preemptions"]
+    assert titles == [
+        *("load", "engine", *counts),
+        *("TTFT mean engine", "TTFT mean client", "ITL mean engine", "ITL mean client"),
+    ]
+    rows = {
+        (row[1].text, row[0].text): dict(zip(titles, (cell.text for cell in row), strict=True)) for row in table.rows
+    }
     reporting, quiet = rows["reference", "c=8"], rows["transformers", "c=8"]
-    assert reporting.figures[:3] == ["4", "4", "100 %"]
-    engine, client = reporting.pairs[[title for title, _, _ in seen.pairs].index("TTFT mean")]
-    assert float(engine.split()[0]) == pytest.approx(0.9 * float(client.split()[0]), rel=0.01)
-    assert all(text.startswith("– (") for text in quiet.figures)
-    assert quiet.pairs[0][1].endswith("ms")
-    assert "transformers: the engine's metrics were not read" in " | ".join(seen.notes)
-    assert seen.notes[-1] == "No engine here reports: prefix hits."
-    assert [title for _, title in seen.columns] == ["running, max", "waiting, max", "KV cache, max", "preemptions"]
+    assert [reporting[title] for title in counts[:3]] == ["4", "4", "100 %"]
+    engine, client = (float(reporting[f"TTFT mean {whose}"].split()[0]) for whose in ("engine", "client"))
+    assert engine == pytest.approx(0.9 * client, rel=0.01)
+    assert all(quiet[title].startswith("– (") for title in counts)
+    assert quiet["TTFT mean client"].endswith("ms")
+    assert "transformers: the engine's metrics were not read" in " | ".join(table.notes)
+    assert table.notes[-1] == "No engine here reports: prefix hits."
 
 
 def test_what_the_engine_does_over_time_stands_below_the_timeline(page: str):
