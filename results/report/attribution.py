@@ -6,14 +6,15 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from bakeoff.results.attribution import Attribution, Latency, Part
+from bakeoff.results.attribution import Attribution, Latency
 from bakeoff.results.metrics import Unit
 from bakeoff.results.records import Verdict
 from bakeoff.results.run.cells import Trial
 from bakeoff.results.run.deviation import deviation_of
 from bakeoff.results.run.levels import engines_of
 from bakeoff.results.run.run import Run
-from bakeoff.results.show.terminal import terminal_table
+from bakeoff.results.show.table import Cell, Table, text_table
+from bakeoff.results.show.terminal import print_table
 from bakeoff.results.text.attribution import (
     bottleneck_sentence,
     clock_line,
@@ -41,8 +42,7 @@ class ProfiledTrial(msgspec.Struct, frozen=True):
         position: of the engine, which determines its colour.
         attribution: of its requests.
         sentence: from :func:`profile_sentence`.
-        rows: part, its title, and its mean and share in E2E and TTFT.
-        totals: mean E2E and TTFT.
+        table: mean and share of each part in E2E and TTFT; None without parts.
         what_if: the largest savings.
         notes: coverage, clock, cost of decodes, distance from the limits, energy, overhead.
     """
@@ -51,8 +51,7 @@ class ProfiledTrial(msgspec.Struct, frozen=True):
     position: int
     attribution: Attribution
     sentence: str
-    rows: list[tuple[Part, str, list[str]]]
-    totals: list[str]
+    table: Table | None
     what_if: str
     notes: list[str]
 
@@ -83,18 +82,21 @@ def print_attribution(trials: Sequence[ProfiledTrial], console: Console) -> None
     for trial in trials:
         console.print(Text(f"\nWhere the time goes, {plain(trial.title)}", "bold"))
         console.print(Text(f"{trial.sentence}.", "bold"))
-        if trial.rows:
-            table = terminal_table("part")
-            for heading in ("mean E2E", "share", "mean TTFT", "share"):
-                table.add_column(heading, justify="right", no_wrap=True)
-            for _, title, texts in trial.rows:
-                table.add_row(title, *texts)
-            table.add_section()
-            table.add_row("sum", trial.totals[0], "", trial.totals[1], "")
-            console.print(table)
+        if trial.table:
+            print_table(trial.table, console)
             console.print(Text(trial.what_if))
         for note in trial.notes:
             console.print(Text(plain(note), "dim"))
+
+
+def _table(attribution: Attribution) -> Table | None:
+    rows = part_rows(attribution)
+    if not rows:
+        return None
+    e2e, ttft = (value_text(Unit.SECONDS, attribution.mean_s(latency)) for latency in (Latency.E2E, Latency.TTFT))
+    headings = ("part", "mean E2E", "share", "mean TTFT", "share")
+    table = text_table("Parts of the latency", headings, ((title, *texts) for _, title, texts in rows))
+    return msgspec.structs.replace(table, total=[Cell(text) for text in ("sum", e2e, "", ttft, "")])
 
 
 def _view(run: Run, trial: Trial, attribution: Attribution, position: int) -> ProfiledTrial:
@@ -114,10 +116,7 @@ def _view(run: Run, trial: Trial, attribution: Attribution, position: int) -> Pr
         position=position,
         attribution=attribution,
         sentence=profile_sentence(run, trial, attribution),
-        rows=part_rows(attribution),
-        totals=[value_text(Unit.SECONDS, attribution.mean_s(latency)) for latency in (Latency.E2E, Latency.TTFT)]
-        if attribution.means
-        else [],
+        table=_table(attribution),
         what_if=what_if_text(attribution),
         notes=[
             coverage_line(attribution),

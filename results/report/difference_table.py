@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 
+import msgspec
 from rich.console import Console
 from rich.text import Text
 
 from bakeoff.results.attribution import PARTS, Latency
 from bakeoff.results.attribution.difference import Difference
-from bakeoff.results.show.terminal import terminal_table
+from bakeoff.results.show.table import Cell, text_table
+from bakeoff.results.show.terminal import print_table
 from bakeoff.results.text.attribution import difference_sentence, part_text, signed_text
 from bakeoff.results.text.format import ABSENT, plain
 
@@ -20,22 +22,27 @@ def print_differences(differences: Sequence[Difference], console: Console) -> No
     """Print one table per load: each part in A and B, and its change."""
     for difference in differences:
         console.print(Text(plain(difference_sentence(difference)), "bold"))
-        table = terminal_table("part")
-        for heading in ("E2E A", "E2E B", "change", "TTFT A", "TTFT B", "change"):
-            table.add_column(heading, justify="right", no_wrap=True)
-        for part, info in PARTS.items():
-            if part not in difference.before_s[Latency.E2E]:
-                continue
-            pairs = [(difference.before_s[of][part], difference.after_s[of][part]) for of in _LATENCIES]
-            if any(abs(value) > _SHOWN for pair in pairs for value in pair):
-                table.add_row(info.title, *(text for before, after in pairs for text in _texts(before, after)))
-        table.add_section()
-        totals = [difference.total_s(of) for of in _LATENCIES]
-        table.add_row("sum", *(text for before, after in totals for text in _texts(before, after)))
-        console.print(table)
+        parts = {
+            info.title: [(difference.before_s[of][part], difference.after_s[of][part]) for of in _LATENCIES]
+            for part, info in PARTS.items()
+            if part in difference.before_s[Latency.E2E]
+        }
+        rows = (
+            _row(title, pairs)
+            for title, pairs in parts.items()
+            if any(abs(value) > _SHOWN for pair in pairs for value in pair)
+        )
+        headings = ("part", "E2E A", "E2E B", "change", "TTFT A", "TTFT B", "change")
+        total = map(Cell, _row("sum", [difference.total_s(of) for of in _LATENCIES]))
+        table = text_table("Parts of the latency on both sides", headings, rows)
+        print_table(msgspec.structs.replace(table, total=list(total)), console)
         if difference.merged:
             console.print(Text("one side does not tell all parts apart, so those parts are merged", "dim"))
     console.print(Text("one profiled trial on each side: a change has no interval; bakeoff compare judges it", "dim"))
+
+
+def _row(title: str, pairs: Sequence[tuple[float, float]]) -> list[str]:
+    return [title, *(text for before_s, after_s in pairs for text in _texts(before_s, after_s))]
 
 
 def _texts(before_s: float, after_s: float) -> tuple[str, str, str]:

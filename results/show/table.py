@@ -58,6 +58,7 @@ class Table(msgspec.Struct, frozen=True):
         title: its heading; empty where it needs none.
         lead: a sentence above it, on the page.
         notes: lines below it.
+        total: a last row, set apart; empty for none.
     """
 
     label: str
@@ -66,6 +67,7 @@ class Table(msgspec.Struct, frozen=True):
     title: str = ""
     lead: str = ""
     notes: list[str] = []
+    total: list[Cell] = []
 
     @property
     def is_grouped(self) -> bool:

@@ -43,7 +43,9 @@ def _drawn(table: Table, shown: Sequence[int], *, has_details: bool) -> rich.tab
         drawn.add_column(
             f"{column.group} {column.title}".strip(), justify="right" if column.is_number else "left", overflow="fold"
         )
-    for row in table.rows:
+    for row in (*table.rows, *([table.total] if table.total else [])):
+        if row is table.total:
+            drawn.add_section()
         drawn.add_row(*(_text(row[number], has_detail=has_details) for number in shown))
     return drawn
 

@@ -41,10 +41,11 @@ def _figures(run: Run, cell: MeasuredCell, notes: Footnotes) -> Iterator[str]:
     ttft = cell.intervals.get("ttft_p50_s")
     ttft_error, gap_error = (error_of(cell, name) for name in ("ttft_p50_s", "chunk_gap_p99_s"))
     why = "" if uncalibrated_text(run) else ttft_error.why or gap_error.why
+    few = notes.mark("send lag p99", p99.reason) if p99.reason else ""
     yield f"{len(lags):,}"
     yield value_text(Unit.SECONDS, p50.value)
     yield share_text(p50.value, ttft.centre) if p50.value is not None and ttft is not None else ABSENT
-    yield f"{value_text(Unit.SECONDS, p99.value)} {notes.mark('send lag p99', p99.reason) if p99.reason else ''}".rstrip()
+    yield f"{value_text(Unit.SECONDS, p99.value)} {few}".rstrip()
     yield value_text(Unit.SECONDS, float(lags.max())) if len(lags) else ABSENT
     yield _loop_lag(valid)
     yield ttft_error.text

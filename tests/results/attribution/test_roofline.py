@@ -307,7 +307,7 @@ def test_trials_of_one_machine_share_a_chart_and_those_without_limits_have_none(
     outcome = simulate(MEMORY)
     other = [BatchCost(cost.batch, 2 * WEIGHTS, cost.flops) for cost in CURVE]
     trials = [
-        ProfiledTrial(load, position, attribution, "", [], [], "", [])
+        ProfiledTrial(load, position, attribution, "", None, "", [])
         for position, (load, attribution) in enumerate({
             "c=1": attributed(outcome), "c=4": attributed(outcome, decode=other),
             "float16": attributed(outcome, dtype="float16"), "plain": outcome.attribution(),
@@ -316,7 +316,7 @@ def test_trials_of_one_machine_share_a_chart_and_those_without_limits_have_none(
     (svg,) = rooflines(trials)
     assert svg.count('class="mark"') == 4
     assert "critical batch 7 to 13" in svg
-    (none,) = rooflines([ProfiledTrial("c", 0, attributed(outcome, decode=[]), "", [], [], "", [])])
+    (none,) = rooflines([ProfiledTrial("c", 0, attributed(outcome, decode=[]), "", None, "", [])])
     assert "no batch of decodes gets here" in none
     assert rooflines(trials[2:]) == []
 
@@ -325,7 +325,7 @@ def test_limits_that_only_print_alike_have_a_chart_each() -> None:
     outcome = simulate(MEMORY)
     alike = msgspec.structs.replace(CPU, read_bytes_per_s=1.0001 * BANDWIDTH)
     trials = [
-        ProfiledTrial("c=1", 0, attributed(outcome, ceilings=[device]), "", [], [], "", []) for device in (CPU, alike)
+        ProfiledTrial("c=1", 0, attributed(outcome, ceilings=[device]), "", None, "", []) for device in (CPU, alike)
     ]
     assert len(rooflines(trials)) == 2
 

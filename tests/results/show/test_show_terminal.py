@@ -49,6 +49,24 @@ def test_a_narrow_terminal_has_the_figures_alone_and_says_what_shows_more():
     ]
 
 
+def test_a_total_is_set_apart_and_grouped_columns_below_their_heading():
+    columns = [*names("part"), Column("A", group="E2E"), Column("B", group="E2E", anchor="b"), Column("runs")]
+    table = Table("Sums", columns, [[Cell("x"), Cell("1 s"), Cell("2 s"), Cell("3")]], total=list(map(Cell, "s12 ")))
+    written = io.StringIO()
+    print_table(table, Console(file=written, width=60))
+    head, _, row, empty, total = (line.rstrip() for line in written.getvalue().splitlines())
+    assert head.split() == ["part", "E2E", "A", "E2E", "B", "runs"]
+    assert row.split() == ["x", "1", "s", "2", "s", "3"]
+    assert empty == ""
+    assert total.split() == ["s", "1", "2"]
+    html = str(fragment("tables.html", {"tables": [table]}))
+    assert (
+        '<th scope="colgroup" colspan="2" class="pair">E2E</th><th scope="col" rowspan="2" class="number">runs' in html
+    )
+    assert '<th scope="col" class="number"><a href="#b">B</a></th></tr>' in html
+    assert '<tr class="sum"><td>s</td>' in html
+
+
 def test_the_page_shows_every_column_with_its_lead_and_notes():
     html = str(fragment("tables.html", {"tables": [TABLE]}))
     assert '<p class="lead">How fast each is.</p>' in html
