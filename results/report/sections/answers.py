@@ -1,7 +1,7 @@
 """Answers compared with a float32 reference: where they diverge, and at what regret."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 from markupsafe import Markup
@@ -9,11 +9,14 @@ from markupsafe import Markup
 from bakeoff.results.metrics.quality import EARLY, Difference, QualitySample
 from bakeoff.results.report.charts.frontier import MEMORY_GIB, MISMATCH, Point, Series, frontier
 from bakeoff.results.report.charts.svg import engine_class
+from bakeoff.results.report.engine_cell import engine_cells
 from bakeoff.results.report.quality import match_of, nats, quality_warnings, unchecked_text
 from bakeoff.results.report.section import Section
-from bakeoff.results.run.cells import Cell, Trial
+from bakeoff.results.run.cells import Cell as MeasuredCell
+from bakeoff.results.run.cells import Trial
 from bakeoff.results.run.levels import engines_of, levels_of
 from bakeoff.results.run.run import Run
+from bakeoff.results.show.table import Cell, Column, Table, Tone, figures, names
 from bakeoff.results.statistics.interval import Interval
 from bakeoff.results.text.format import ABSENT, plain
 
@@ -22,25 +25,6 @@ RANGES = ((0, EARLY), (EARLY, 32), (32, 128), (128, None))
 _MAX_CHARACTERS = 40
 _MIN_POINTS = 2
 _GIB = 1 << 30
-
-
-class AnswerRow(msgspec.Struct, frozen=True):
-    """The answers of one engine at one load."""
-
-    level: str
-    engine: str
-    colour: str
-    token_match: str
-    differs: bool
-    answers: str
-    tokens: str
-    never: str
-    divergences: list[str]
-    mean_regret: str
-    max_regret: str
-    near_ties: str
-    logprobs: str
-    why: str
 
 
 class Worst(msgspec.Struct, frozen=True):
@@ -58,8 +42,7 @@ class AnswersView(msgspec.Struct, frozen=True):
     """The section; ``picture`` is empty unless two engines have both of its quantities and one answers differently."""
 
     picture: Markup
-    ranges: list[str]
-    rows: list[AnswerRow]
+    table: Table
     worst: list[Worst]
     warnings: list[str]
     left_out: list[str]
@@ -71,10 +54,7 @@ def answers_view(run: Run) -> AnswersView:
     colours = {engine: engine_class(i) for i, engine in enumerate(engines)}
     return AnswersView(
         picture=_quality_against_memory(run),
-        ranges=[
-            f"before {end}" if not start else f"{start}–{end - 1}" if end else f"from {start}" for start, end in RANGES
-        ],
-        rows=_rows(run, colours),
+        table=_table(run),
         worst=[worst for engine in engines if (worst := _worst(run, engine, colours[engine]))],
         warnings=quality_warnings(run),
         left_out=_left_out(run),
@@ -94,7 +74,7 @@ def _quality_against_memory(run: Run) -> Markup:
     return frontier("Token match against peak memory", series, MEMORY_GIB, MISMATCH)
 
 
-def _point(cell: Cell) -> Point | None:
+def _point(cell: MeasuredCell) -> Point | None:
     """Memory of the GPU if the engine uses one."""
     memory = cell.intervals.get("peak_gpu_bytes") or cell.intervals.get("peak_host_bytes")
     if cell.quality is None or memory is None:
@@ -104,30 +84,41 @@ def _point(cell: Cell) -> Point | None:
     return Point("", Interval(memory.centre / _GIB, low, high, memory.n), mismatch)
 
 
-def _rows(run: Run, colours: dict[str, str]) -> list[AnswerRow]:
-    rows: list[AnswerRow] = []
-    for level in levels_of(run):
-        for cell in level.cells:
-            match, summary = match_of(cell), cell.quality
-            samples = _samples(run.trials_of(cell))
-            row = AnswerRow(
-                level=level.title,
-                engine=cell.engine,
-                colour=colours[cell.engine],
-                token_match=match.text,
-                differs=match.differs,
-                answers=f"{summary.answers:,}" if summary else ABSENT,
-                tokens=f"{summary.tokens:,}" if summary else ABSENT,
-                never=f"{summary.identical:,}" if summary else ABSENT,
-                divergences=[f"{_diverged(samples, *bounds):,}" if summary else ABSENT for bounds in RANGES],
-                mean_regret=nats(summary.mean_regret) if summary else ABSENT,
-                max_regret=nats(summary.max_regret) if summary else ABSENT,
-                near_ties=f"{summary.near_ties:,}" if summary else ABSENT,
-                logprobs=_logprobs(summary.mean_abs_logprob_diff, summary.max_abs_logprob_diff) if summary else ABSENT,
-                why=match.why or match.note,
-            )
-            rows.append(row)
-    return rows
+def _table(run: Run) -> Table:
+    ranges = (
+        f"before {end}" if not start else f"{start}–{end - 1}" if end else f"from {start}" for start, end in RANGES
+    )
+    engine_cell = engine_cells(run)
+    return Table(
+        "Answers compared with the reference",
+        [
+            *names("load", "engine"),
+            *figures(["token match", "answers", "tokens"]),
+            *(Column(title, group="first divergence") for title in ("never", *ranges)),
+            *figures(["mean regret", "max regret", "near ties", "log-prob. error"]),
+            *names("remarks"),
+        ],
+        [
+            [Cell(level.title), engine_cell(cell.engine), *_figures(cell, run.trials_of(cell))]
+            for level in levels_of(run)
+            for cell in level.cells
+        ],
+    )
+
+
+def _figures(cell: MeasuredCell, trials: Sequence[Trial]) -> Iterator[Cell]:
+    match, summary = match_of(cell), cell.quality
+    yield Cell(match.text, tone=Tone.BAD if match.differs else None)
+    if summary is None:
+        yield from [Cell(ABSENT)] * (len(RANGES) + 7)
+    else:
+        samples = _samples(trials)
+        counts = [_diverged(samples, *bounds) for bounds in RANGES]
+        yield from (Cell(f"{count:,}") for count in (summary.answers, summary.tokens, summary.identical))
+        yield from (Cell(f"{count:,}", tone=None if count else Tone.ZERO) for count in counts)
+        yield from (Cell(nats(summary.mean_regret)), Cell(nats(summary.max_regret)), Cell(f"{summary.near_ties:,}"))
+        yield Cell(_logprobs(summary.mean_abs_logprob_diff, summary.max_abs_logprob_diff))
+    yield Cell(match.why or match.note)
 
 
 def _samples(trials: Sequence[Trial]) -> list[QualitySample]:
