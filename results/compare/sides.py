@@ -5,9 +5,11 @@ from reports of llm-d (:mod:`bakeoff.results.views.import_llmd`). Trials measure
 trials belong to the session of the run that measured them.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -268,15 +270,18 @@ def absent_levels(a: Side, b: Side) -> dict[str, str]:
 
 def absent_addresses(a: Side, b: Side) -> dict[str, str]:
     """Addresses that one side alone used, with the other side; none if they have no address in common."""
-    of_a, of_b = (
-        list(dict.fromkeys(
-            address.label
-            for record in side.records if record.engine_description
-            for address in record.engine_description.addresses
-        ))
-        for side in (a, b)
-    )  # fmt: skip
+    of_a, of_b = (_addresses(side) for side in (a, b))
     return _lacking(of_a, of_b) if set(of_a) & set(of_b) else {}
+
+
+def _addresses(side: Side) -> list[str]:
+    """``host:port`` of each address of the side; a description lists them only where there are several."""
+    described = [record.engine_description for record in side.records if record.engine_description]
+    labels = (
+        [address.label for address in each.addresses] or [urlsplit(each.url or "").netloc.rpartition("@")[2]]
+        for each in described
+    )
+    return list(dict.fromkeys(filter(None, itertools.chain.from_iterable(labels))))
 
 
 def _lacking(of_a: Sequence[str], of_b: Sequence[str]) -> dict[str, str]:

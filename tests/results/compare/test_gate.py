@@ -314,9 +314,10 @@ def test_a_guardrail_that_only_the_branch_lacks_is_no_evidence(tmp_path: Path) -
 def test_an_address_that_only_the_branch_lacks_is_no_evidence(tmp_path: Path) -> None:
     def at(side: Side, *labels: str) -> Side:
         addresses = [AddressDescription(label, "replica", f"http://{label}") for label in labels]
+        first, several = f"http://{labels[0]}/v1", addresses if len(addresses) > 1 else []  # as runs describe them
 
         def moved(trial: AnyTrial) -> AnyTrial:
-            described = msgspec.structs.replace(trial.record.engine_description, addresses=addresses)
+            described = msgspec.structs.replace(trial.record.engine_description, url=first, addresses=several)
             record = msgspec.structs.replace(trial.record, engine_description=described)
             return msgspec.structs.replace(trial, record=record)
 
