@@ -1,7 +1,6 @@
 """Commands made from functions of the Python API, so that a command and its function have the same parameters."""
 
 import inspect
-import sys
 from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -83,9 +82,11 @@ def command(
 
 
 def _say_rehearsed(*, json: bool) -> int:
+    from bakeoff.harness.cli.reading import print_json
+
     print_line("dry run: everything is in place")
     if json:
-        sys.stdout.write('{"dry_run": true}\n')
+        print_json({"dry_run": True})
     return EXIT_OK
 
 

@@ -13,7 +13,7 @@ from bakeoff.results.run.cells import Trial
 from bakeoff.results.run.deviation import deviation_of
 from bakeoff.results.run.levels import engines_of
 from bakeoff.results.run.run import Run
-from bakeoff.results.show.table import Cell, Table, text_table
+from bakeoff.results.show.table import Table, text_table
 from bakeoff.results.show.terminal import print_table
 from bakeoff.results.text.attribution import (
     bottleneck_sentence,
@@ -95,8 +95,8 @@ def _table(attribution: Attribution) -> Table | None:
         return None
     e2e, ttft = (value_text(Unit.SECONDS, attribution.mean_s(latency)) for latency in (Latency.E2E, Latency.TTFT))
     headings = ("part", "mean E2E", "share", "mean TTFT", "share")
-    table = text_table("Parts of the latency", headings, ((title, *texts) for _, title, texts in rows))
-    return msgspec.structs.replace(table, total=[Cell(text) for text in ("sum", e2e, "", ttft, "")])
+    texts = ((title, *texts) for _, title, texts in rows)
+    return text_table("Parts of the latency", headings, texts, total=("sum", e2e, "", ttft, ""))
 
 
 def _view(run: Run, trial: Trial, attribution: Attribution, position: int) -> ProfiledTrial:

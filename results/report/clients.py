@@ -4,9 +4,9 @@ import msgspec
 
 from bakeoff.results.metrics import Unit
 from bakeoff.results.records import ClientRecord
-from bakeoff.results.run.cells import Cell as MeasuredCell
+from bakeoff.results.run.cells import Cell
 from bakeoff.results.run.run import Run
-from bakeoff.results.show.table import Cell, Column, Table, figures, names
+from bakeoff.results.show.table import Table, text_table
 from bakeoff.results.text.format import ABSENT, error_text, listed, value_text
 
 WITH_ERROR = ("ttft_p50_s", "itl_p50_s")
@@ -20,7 +20,7 @@ class ErrorText(msgspec.Struct, frozen=True):
     why: str
 
 
-def error_of(cell: MeasuredCell, metric: str) -> ErrorText:
+def error_of(cell: Cell, metric: str) -> ErrorText:
     """Return the client's own error of a latency metric in one cell."""
     error_s = cell.error_s(metric)
     if error_s is not None:
@@ -42,9 +42,9 @@ def client_table(run: Run) -> Table | None:
     workers = _workers(run)
     if len(workers) < 2:
         return None
-    columns = [Column("#"), *names("host"), *figures(["requests", "CPU", "peak memory", "clock, minus the harness’s"])]
-    rows = [_row(number, records) for number, records in enumerate(workers, start=1)]
-    return Table("Client workers", columns, rows, title="Client workers")
+    headings = ["#", "host", "requests", "CPU", "peak memory", "clock, minus the harness’s"]
+    rows = (_row(number, records) for number, records in enumerate(workers, start=1))
+    return text_table("Client workers", headings, rows, named=2, title="Client workers")
 
 
 def clients_text(run: Run) -> str:
@@ -69,9 +69,9 @@ def _workers(run: Run) -> list[list[ClientRecord]]:
     return [[trial.record.clients[i] for trial in run.finished if i < len(trial.record.clients)] for i in range(most)]
 
 
-def _row(number: int, records: list[ClientRecord]) -> list[Cell]:
+def _row(number: int, records: list[ClientRecord]) -> tuple[str, ...]:
     worst = max(records, key=lambda record: record.clock_uncertainty_ns)
-    texts = (
+    return (
         str(number),
         listed(list(dict.fromkeys(record.host for record in records))),
         f"{sum(record.planned_requests for record in records):,}",
@@ -79,7 +79,6 @@ def _row(number: int, records: list[ClientRecord]) -> list[Cell]:
         value_text(Unit.BYTES, max(record.rss_bytes for record in records)),
         _clock(worst),
     )
-    return [Cell(text) for text in texts]
 
 
 def _clock(record: ClientRecord) -> str:

@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 
-import msgspec
 from rich.console import Console
 from rich.text import Text
 
 from bakeoff.results.attribution import PARTS, Latency
 from bakeoff.results.attribution.difference import Difference
-from bakeoff.results.show.table import Cell, text_table
+from bakeoff.results.show.table import text_table
 from bakeoff.results.show.terminal import print_table
 from bakeoff.results.text.attribution import difference_sentence, part_text, signed_text
 from bakeoff.results.text.format import ABSENT, plain
@@ -33,9 +32,8 @@ def print_differences(differences: Sequence[Difference], console: Console) -> No
             if any(abs(value) > _SHOWN for pair in pairs for value in pair)
         )
         headings = ("part", "E2E A", "E2E B", "change", "TTFT A", "TTFT B", "change")
-        total = map(Cell, _row("sum", [difference.total_s(of) for of in _LATENCIES]))
-        table = text_table("Parts of the latency on both sides", headings, rows)
-        print_table(msgspec.structs.replace(table, total=list(total)), console)
+        total = _row("sum", [difference.total_s(of) for of in _LATENCIES])
+        print_table(text_table("Parts of the latency on both sides", headings, rows, total=total), console)
         if difference.merged:
             console.print(Text("one side does not tell all parts apart, so those parts are merged", "dim"))
     console.print(Text("one profiled trial on each side: a change has no interval; bakeoff compare judges it", "dim"))

@@ -32,8 +32,8 @@ def print_grid(report: GridReport, console: Console) -> None:
     """Print the best settings of each engine, then a table of effects for each metric."""
     for table in grid_tables(report):
         print_table(table, console)
-    for why in grid_whys(report):
-        console.print(Text(plain(why), "dim"))
+    for note in grid_notes(report):
+        console.print(Text(plain(note), "dim"))
 
 
 def grid_tables(report: GridReport) -> list[Table]:
@@ -47,13 +47,14 @@ def grid_tables(report: GridReport) -> list[Table]:
     ]
 
 
-def grid_whys(report: GridReport) -> list[str]:
-    """Why effects are unknown, with their place."""
-    return [
+def grid_notes(report: GridReport) -> list[str]:
+    """What the tables of effects show, and why effects are unknown, with their place."""
+    whys = [
         f"{each.base}, {each.load}, {CATALOGUE[each.metric].title}: {each.reason}"
         for each in report.effects
         if each.reason
     ]
+    return [*whys, *([_EFFECTS_NOTE] if any(each.effects for each in report.effects) else [])]
 
 
 def _ranking(base: str, report: GridReport) -> Table:
@@ -101,7 +102,6 @@ def _effects(loads: Sequence[GridEffects]) -> Table:
         [*names("setting", "value"), *figures([each.load for each in loads])],
         [[Cell(first), Cell(value), *map(Cell, texts)] for first, value, texts in rows],
         title=title,
-        notes=[_EFFECTS_NOTE],
     )
 
 

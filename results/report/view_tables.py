@@ -1,6 +1,6 @@
 """Figures of other tools as tables: all tools side by side, or one tool in full, with why they differ from ours."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 from rich.console import Console
@@ -54,7 +54,8 @@ def print_tool(run: Run, name: str, console: Console) -> None:
 def _side_by_side(cell: Cell, level: str, trials: Sequence[ViewedTrial]) -> Table:
     rows = [("bakeoff", ours(cell)), *((VIEWS[name].title, centres) for name, centres in theirs(cell, trials).items())]
     headings = ["as", *(column.title for column in COLUMNS)]
-    return _titled(f"{cell.engine}, {level}", headings, ([name, *_texts(centres)] for name, centres in rows))
+    title = f"{cell.engine}, {level}"
+    return text_table(title, headings, ([name, *_texts(centres)] for name, centres in rows), title=title)
 
 
 def _texts(centres: Sequence[float | None]) -> list[str]:
@@ -71,7 +72,7 @@ def _in_full(name: str, title: str, members: Sequence[ViewedTrial]) -> Table:
         cells = [viewed.views[name].figures.get(figure) for viewed in members]
         numbers = [None if cell is None else cell.value.value for cell in cells]
         rows.append([figure, *(ABSENT if number is None else _number(number) for number in numbers)])
-    return _titled(title, headings, rows)
+    return text_table(title, headings, rows, title=title)
 
 
 def _number(value: float) -> str:
@@ -85,7 +86,7 @@ def _definitions(tool: Tool) -> Table:
     headings = ["metric", "definition", "why it differs"]
     rows = ([definition.name, definition.formula, definition.why] for definition in tool.definitions)
     title = f"{tool.title} {tool.version} against ours (symbols: docs/views.md)"
-    return _titled(title, headings, rows, named=len(headings))
+    return text_table(title, headings, rows, named=len(headings), title=title)
 
 
 def _print_cannot(names: Sequence[str], trials: Sequence[ViewedTrial], console: Console) -> None:
@@ -95,7 +96,3 @@ def _print_cannot(names: Sequence[str], trials: Sequence[ViewedTrial], console: 
         console.print(Text("\nNot in the log:", "bold"))
     for line, titles in missed.items():
         console.print(Text(f"  {', '.join(titles)}: {line}", "yellow"))
-
-
-def _titled(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]], *, named: int = 1) -> Table:
-    return msgspec.structs.replace(text_table(title, headings, rows, named=named), title=title)

@@ -6,6 +6,9 @@ from enum import StrEnum
 
 import msgspec
 
+Texts = Iterable[Sequence[str]]
+"""Rows of texts."""
+
 
 class Tone(StrEnum):
     """What a figure says, as a class of the page's style."""
@@ -35,7 +38,7 @@ class Column(msgspec.Struct, frozen=True):
 
     Attributes:
         title: its heading.
-        is_number: whether its cells are figures, which stand on the right and are never broken.
+        is_number: whether its cells are figures, which stand on the right.
         is_wide: whether a terminal, which has no room for all columns, leaves it out.
         group: a heading above this one, which neighbours share; empty for none.
         anchor: of its definition on the page; empty for none.
@@ -70,11 +73,6 @@ class Table(msgspec.Struct, frozen=True):
     total: list[Cell] = []
 
     @property
-    def is_grouped(self) -> bool:
-        """Whether some columns have a heading above their own."""
-        return any(column.group for column in self.columns)
-
-    @property
     def heads(self) -> list[list[Column]]:
         """The columns, those that share a group together."""
         of_group = itertools.groupby(enumerate(self.columns), lambda pair: pair[1].group or pair[0])
@@ -91,14 +89,18 @@ def figures(titles: Sequence[str]) -> list[Column]:
     return [Column(title) for title in titles]
 
 
-def text_table(label: str, headings: Sequence[str], rows: Iterable[Sequence[str]], *, named: int = 1) -> Table:
+def text_table(
+    label: str, headings: Sequence[str], rows: Texts, *, named: int = 1, title: str = "", total: Sequence[str] = ()
+) -> Table:
     """A table of plain texts.
 
     Args:
         label: as in :class:`Table`.
         headings: of the columns.
         rows: a text for each heading.
-        named: number of the first columns, which name what the figures behind them are of.
+        named: number of the first columns, which name what the figures in the others are of.
+        title: as in :class:`Table`.
+        total: likewise.
     """
     columns = [*names(*headings[:named]), *figures(headings[named:])]
-    return Table(label, columns, [[Cell(text) for text in row] for row in rows])
+    return Table(label, columns, [list(map(Cell, row)) for row in rows], title, total=list(map(Cell, total)))

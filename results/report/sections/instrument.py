@@ -1,6 +1,7 @@
 """Measurement error of the client: its send lag, from the data of the run."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,12 @@ from bakeoff.results.show.table import Cell, Table, figures, names
 from bakeoff.results.text.format import ABSENT, share_text, value_text
 
 
-def _table(run: Run) -> Table:
+def _build(run: Run) -> Mapping[str, Any]:
+    uncalibrated = uncalibrated_text(run)
+    return {"table": _table(run, has_errors=not uncalibrated), "uncalibrated": uncalibrated}
+
+
+def _table(run: Run, *, has_errors: bool) -> Table:
     """One row per level and engine: its send lag, pooled over valid trials, and the client's error there."""
     engine_cell, notes = engine_cells(run), Footnotes()
     titles = [
@@ -27,20 +33,20 @@ def _table(run: Run) -> Table:
         "TTFT p50 ±", "chunk gap p99 ±",
     ]  # fmt: skip
     rows = [
-        [Cell(level.title), engine_cell(cell.engine), *map(Cell, _figures(run, cell, notes))]
+        [Cell(level.title), engine_cell(cell.engine), *map(Cell, _figures(run, cell, notes, has_errors=has_errors))]
         for level in levels_of(run)
         for cell in level.cells
     ]
     return Table("Client error", [*names("load", "engine"), *figures(titles)], rows, notes=notes.lines())
 
 
-def _figures(run: Run, cell: MeasuredCell, notes: Footnotes) -> Iterator[str]:
+def _figures(run: Run, cell: MeasuredCell, notes: Footnotes, *, has_errors: bool) -> Iterator[str]:
     valid = run.valid_trials_of(cell)
     lags = known(np.concatenate([np.empty(0), *(latency.send_lag_s(trial.inside) for trial in valid)]))
     p50, p99 = percentile(lags, 0.5), percentile(lags, 0.99)
     ttft = cell.intervals.get("ttft_p50_s")
     ttft_error, gap_error = (error_of(cell, name) for name in ("ttft_p50_s", "chunk_gap_p99_s"))
-    why = "" if uncalibrated_text(run) else ttft_error.why or gap_error.why
+    why = (ttft_error.why or gap_error.why) if has_errors else ""  # else the text above says it
     few = notes.mark("send lag p99", p99.reason) if p99.reason else ""
     yield f"{len(lags):,}"
     yield value_text(Unit.SECONDS, p50.value)
@@ -70,6 +76,6 @@ SECTIONS = (
         shows="how late the client was",
         place=130,
         folded=True,
-        build=lambda run: {"table": _table(run), "uncalibrated": uncalibrated_text(run)},
+        build=_build,
     ),
 )

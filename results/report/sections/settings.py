@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from bakeoff.results.report.grid_table import grid_tables, grid_whys
+from bakeoff.results.report.grid_table import grid_notes, grid_tables
 from bakeoff.results.report.section import Section
 from bakeoff.results.run.grid import grid_report
 from bakeoff.results.run.run import Run
@@ -13,7 +13,7 @@ def _build(run: Run) -> Mapping[str, Any]:
     if not run.manifest.grid:
         return {}
     report = grid_report(run)
-    return {"tables": grid_tables(report), "whys": grid_whys(report)}
+    return {"tables": grid_tables(report), "notes": grid_notes(report)}
 
 
 SECTIONS = (
