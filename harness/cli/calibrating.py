@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import cyclopts
 
 from bakeoff.harness.cli.command import command
-from bakeoff.harness.cli.options import Json, print_line
+from bakeoff.harness.cli.options import Json
+from bakeoff.harness.cli.output import print_line
 
 if TYPE_CHECKING:
     from bakeoff.results.machine.calibration import Calibration
@@ -74,7 +75,7 @@ def _show(calibration: "Calibration", *, json: Json = False) -> None:
     json
         Print the calibration as JSON on stdout.
     """
-    from bakeoff.harness.cli.reading import print_result
+    from bakeoff.harness.cli.output import print_result
     from bakeoff.results.report import print_calibration
 
     print_result(calibration, print_calibration, json=json)

@@ -7,7 +7,8 @@ from typing import Annotated
 import cyclopts
 
 from bakeoff.harness.cli.exits import EXIT_CANNOT_TELL, EXIT_OK
-from bakeoff.harness.cli.options import Json, standard_output
+from bakeoff.harness.cli.options import Json
+from bakeoff.harness.cli.output import standard_output
 
 claims_app = cyclopts.App(name="claims", help="Re-measure well-known claims about inference.")
 
@@ -37,7 +38,7 @@ def list_claims(*words: str, catalogue: Catalogues = None, out: Out = _FOLDER, j
     from bakeoff.harness.claims.lab import RealLab
     from bakeoff.harness.claims.page import rows_of
     from bakeoff.harness.claims.table import print_list, print_names
-    from bakeoff.harness.cli.reading import print_json
+    from bakeoff.harness.cli.output import print_json
     from bakeoff.harness.errors import BadClaim
 
     entries = load_catalogue(catalogue or ())
@@ -84,7 +85,7 @@ def run(
     from bakeoff.harness.claims.page import rows_of
     from bakeoff.harness.claims.run import claims
     from bakeoff.harness.claims.table import print_results
-    from bakeoff.harness.cli.reading import print_json
+    from bakeoff.harness.cli.output import print_json
     from bakeoff.harness.errors import BadClaim
 
     if here == bool(only):
@@ -117,7 +118,7 @@ def report(*, out: Out = _FOLDER, catalogue: Catalogues = None, page: Path | Non
     """
     from bakeoff.harness.claims.catalogue import load_catalogue
     from bakeoff.harness.claims.page import markdown, rows_of, write_page
-    from bakeoff.harness.cli.reading import print_json
+    from bakeoff.harness.cli.output import print_json
     from bakeoff.results.files.atomic import write_atomic
 
     rows = rows_of(load_catalogue(catalogue or ()), out)

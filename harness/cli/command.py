@@ -6,7 +6,7 @@ from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from bakeoff.harness.cli.exits import EXIT_INTERRUPTED, EXIT_OK
-from bakeoff.harness.cli.options import print_line, print_notice
+from bakeoff.harness.cli.output import print_line, print_notice
 from bakeoff.harness.errors import RunInterrupted
 
 REHEARSING: ContextVar[bool] = ContextVar("REHEARSING", default=False)
@@ -82,7 +82,7 @@ def command(
 
 
 def _say_rehearsed(*, json: bool) -> int:
-    from bakeoff.harness.cli.reading import print_json
+    from bakeoff.harness.cli.output import print_json
 
     print_line("dry run: everything is in place")
     if json:

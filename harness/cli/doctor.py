@@ -30,7 +30,7 @@ def _show(checks: "list[Check]", *, json: Json = False) -> None:
     json
         Print the result as JSON on stdout.
     """
-    from bakeoff.harness.cli.reading import print_result
+    from bakeoff.harness.cli.output import print_result
 
     print_result(checks, _print, json=json)
 

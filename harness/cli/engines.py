@@ -7,7 +7,8 @@ from typing import Annotated
 import cyclopts
 
 from bakeoff.harness.cli.exits import EXIT_OK
-from bakeoff.harness.cli.options import Json, standard_output
+from bakeoff.harness.cli.options import Json
+from bakeoff.harness.cli.output import standard_output
 
 engines_app = cyclopts.App(name="engines", help="List, check, install and start engines.")
 
@@ -24,7 +25,7 @@ def list_engines(*names: str, json: Json = False) -> int:
         Print the list as JSON on stdout.
     """
     from bakeoff.harness.cli.engine_tables import catalogue, print_catalogue
-    from bakeoff.harness.cli.reading import print_json
+    from bakeoff.harness.cli.output import print_json
 
     listing = catalogue(names)
     if json:
@@ -48,7 +49,7 @@ def doctor(*names: str, json: Json = False) -> int:
     from bakeoff.engines.doctor import examine
     from bakeoff.engines.machine import machine
     from bakeoff.harness.cli.engine_tables import diagnosis, print_diagnosis
-    from bakeoff.harness.cli.reading import print_json
+    from bakeoff.harness.cli.output import print_json
 
     this_machine = machine()
     findings = examine(names, this_machine)
@@ -75,7 +76,7 @@ def install(name: str, *, again: Annotated[bool, cyclopts.Parameter(negative="")
     from bakeoff.engines.environments import RECIPES
     from bakeoff.engines.environments import install as make
     from bakeoff.engines.machine import has_gpu
-    from bakeoff.harness.cli.reading import print_json
+    from bakeoff.harness.cli.output import print_json
 
     environment = make(name, _progress, again=again)
     if RECIPES[name].needs_gpu and not has_gpu():

@@ -8,7 +8,8 @@ import cyclopts
 
 from bakeoff.harness.cli.exits import EXIT_OK
 from bakeoff.harness.cli.listing import models_app
-from bakeoff.harness.cli.options import Json, standard_output
+from bakeoff.harness.cli.options import Json
+from bakeoff.harness.cli.output import standard_output
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -75,7 +76,7 @@ def evaluate(
     """
     import asyncio
 
-    from bakeoff.harness.cli.reading import print_json
+    from bakeoff.harness.cli.output import print_json
     from bakeoff.harness.quality.evaluation import evaluate as evaluate_model
 
     settings = _settings(

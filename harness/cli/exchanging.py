@@ -40,7 +40,8 @@ def views(run: str, *, as_: Tool = None, json: Json = False) -> int:
     """
     from rich.console import Console
 
-    from bakeoff.harness.cli.reading import print_json, read
+    from bakeoff.harness.cli.output import print_json
+    from bakeoff.harness.cli.reading import read
     from bakeoff.results.errors import NotExportable
     from bakeoff.results.report.view_tables import WIDTH, print_tool, print_views
     from bakeoff.results.views.base import is_streamed
@@ -84,7 +85,7 @@ def _show_paths(paths: list[Path], *, json: Json = False) -> None:
     json
         Print their paths as JSON.
     """
-    from bakeoff.harness.cli.reading import print_json
+    from bakeoff.harness.cli.output import print_json
 
     if json:
         print_json([str(path) for path in paths])

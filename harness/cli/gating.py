@@ -10,18 +10,8 @@ import cyclopts
 
 from bakeoff.harness.cli.command import command
 from bakeoff.harness.cli.exits import EXIT_CANNOT_TELL, EXIT_INVALID, EXIT_OK, EXIT_REGRESSION
-from bakeoff.harness.cli.options import (
-    DEFAULT_OUT,
-    Bands,
-    EveryMetric,
-    Json,
-    Metrics,
-    Out,
-    Source,
-    Texts,
-    print_line,
-    texts,
-)
+from bakeoff.harness.cli.options import DEFAULT_OUT, Bands, EveryMetric, Json, Metrics, Out, Source, Texts, texts
+from bakeoff.harness.cli.output import print_line
 
 if TYPE_CHECKING:
     from bakeoff.results.compare.config import ComparisonConfig
@@ -141,7 +131,7 @@ def _show_floors(floors: "list[FloorCell]", *, json: Json = False) -> None:
     json
         Print the floor as JSON.
     """
-    from bakeoff.harness.cli.reading import print_result
+    from bakeoff.harness.cli.output import print_result
     from bakeoff.results.report.floor_table import print_floors
 
     print_result(floors, print_floors, json=json)
@@ -231,7 +221,7 @@ def _show(
     json
         Print the verdict as JSON.
     """
-    from bakeoff.harness.cli.reading import print_result
+    from bakeoff.harness.cli.output import print_result
     from bakeoff.results.report.gate import annotations, gate_markdown, junit_xml, print_gate
 
     print_result(verdict, partial(print_gate, every_metric=every_metric), json=json)

@@ -27,7 +27,7 @@ def list_models(*, json: Json = False) -> int:
         Print the list as JSON.
     """
     from bakeoff.engines.models import KNOWN_MODELS, cached
-    from bakeoff.harness.cli.reading import print_json
+    from bakeoff.harness.cli.output import print_json
 
     folders = {name: str(place) if (place := cached(name)) else None for name in KNOWN_MODELS}
     if json:
@@ -51,7 +51,7 @@ def pull_model(name: str, *, json: Json = False) -> int:
         Print the folder as JSON.
     """
     from bakeoff.engines.models import pull
-    from bakeoff.harness.cli.reading import print_json
+    from bakeoff.harness.cli.output import print_json
 
     folder = pull(name, fetching)
     if sys.stderr.isatty():

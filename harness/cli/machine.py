@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import cyclopts
 
 from bakeoff.harness.cli.command import command
-from bakeoff.harness.cli.options import DEFAULT_OUT, Json, Out, print_line
+from bakeoff.harness.cli.options import DEFAULT_OUT, Json, Out
+from bakeoff.harness.cli.output import print_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -54,7 +55,7 @@ def _show(measured: "list[Ceilings]", *, json: Json = False) -> None:
     json
         Print the result as JSON on stdout.
     """
-    from bakeoff.harness.cli.reading import print_result
+    from bakeoff.harness.cli.output import print_result
 
     print_result(measured, _print, json=json)
 

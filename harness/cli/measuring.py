@@ -25,10 +25,9 @@ from bakeoff.harness.cli.options import (
     Texts,
     Workers,
     WorkloadOptions,
-    print_line,
-    print_notice,
     texts,
 )
+from bakeoff.harness.cli.output import print_line, print_notice
 
 if TYPE_CHECKING:
     from bakeoff.harness.experiment.config import Experiment
@@ -359,7 +358,8 @@ def _show(measured: "Run | list[Difference]", *, dry_run: DryRun = False, json: 
     json
         Print the summary as JSON.
     """
-    from bakeoff.harness.cli.reading import print_result, show
+    from bakeoff.harness.cli.output import print_result
+    from bakeoff.harness.cli.reading import show
     from bakeoff.results.report.difference_table import print_differences
 
     if isinstance(measured, list):

@@ -1,7 +1,6 @@
 """Options shared by the commands."""
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,8 +10,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from os import PathLike
     from typing import Any
-
-    from rich.console import Console
 
     from bakeoff.harness.experiment.config import Experiment
 
@@ -54,24 +51,6 @@ Ray = Annotated[str | None, cyclopts.Parameter(name="--ray")]
 """Ray cluster that runs the workers."""
 
 DEFAULT_OUT = Path("runs")
-_WIDTH = 100
-
-
-def print_line(line: str) -> None:
-    """Print a line on stderr."""
-    sys.stderr.write(f"{line}\n")
-
-
-def print_notice(line: str) -> None:
-    """Print a line about something that was left out, beside the command's output."""
-    sys.stderr.write(f"bakeoff: {line}\n")
-
-
-def standard_output() -> "Console":
-    """The console for tables; a pipe has no width, so it gets a fixed one."""
-    from rich.console import Console
-
-    return Console() if sys.stdout.isatty() else Console(width=_WIDTH)
 
 
 def texts(value: "Texts | None") -> list[str]:

@@ -161,7 +161,7 @@ def _show(
     json
         Print the plan as JSON.
     """
-    from bakeoff.harness.cli.reading import print_result
+    from bakeoff.harness.cli.output import print_result
     from bakeoff.harness.sizing.table import print_plan
 
     print_result(plan, print_plan, json=json)

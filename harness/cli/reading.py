@@ -1,30 +1,16 @@
 """Commands that read stored runs: report, compare, history and frontier."""
 
-import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from bakeoff.harness.cli.command import command
 from bakeoff.harness.cli.exits import EXIT_CANNOT_TELL, EXIT_OK, EXIT_REGRESSION
-from bakeoff.harness.cli.options import (
-    DEFAULT_OUT,
-    Bands,
-    Candidates,
-    EveryMetric,
-    File,
-    Json,
-    Metrics,
-    Texts,
-    print_notice,
-    standard_output,
-    texts,
-)
+from bakeoff.harness.cli.options import DEFAULT_OUT, Bands, Candidates, EveryMetric, File, Json, Metrics, Texts, texts
+from bakeoff.harness.cli.output import print_json, print_notice, print_result
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from rich.console import Console
+    from collections.abc import Mapping, Sequence
 
     from bakeoff.results import Run
     from bakeoff.results.compare.comparison import EngineComparison
@@ -36,8 +22,6 @@ if TYPE_CHECKING:
     Prices = str | Sequence[str] | Mapping[str, float]
 else:
     Prices = Texts
-
-_Result = TypeVar("_Result")
 
 
 def report(run: str, *, json: Json = False) -> int:
@@ -381,18 +365,3 @@ def _summary(run: "Run", page: Path, traces: list[Path]) -> dict[str, Any]:
             if trial.record.invalidating
         },
     }
-
-
-def print_result(result: _Result, print_table: "Callable[[_Result, Console], None]", *, json: bool) -> None:
-    """Print a result as JSON, or as a table."""
-    if json:
-        print_json(result)
-    else:
-        print_table(result, standard_output())
-
-
-def print_json(value: Any) -> None:  # noqa: ANN401  (anything that JSON holds)
-    """Print ``value`` as indented JSON on stdout."""
-    import msgspec
-
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value)).decode() + "\n")

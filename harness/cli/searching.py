@@ -7,17 +7,8 @@ import cyclopts
 
 from bakeoff.harness.cli.command import command
 from bakeoff.harness.cli.exits import EXIT_INVALID, EXIT_OK
-from bakeoff.harness.cli.options import (
-    DEFAULT_OUT,
-    Json,
-    Out,
-    Ray,
-    Source,
-    Workers,
-    print_line,
-    print_notice,
-    standard_output,
-)
+from bakeoff.harness.cli.options import DEFAULT_OUT, Json, Out, Ray, Source, Workers
+from bakeoff.harness.cli.output import print_line, print_notice, standard_output
 
 if TYPE_CHECKING:
     from bakeoff.results import Run
@@ -121,7 +112,7 @@ def _show(run: "Run", *, json: Json = False) -> None:
     json
         Print the search as JSON.
     """
-    from bakeoff.harness.cli.reading import print_json
+    from bakeoff.harness.cli.output import print_json
     from bakeoff.results.report import print_frontier, print_search, write_html
     from bakeoff.results.run.capacity import capacities
     from bakeoff.results.run.frontier import frontier

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, TypeVar
 import cyclopts
 
 from bakeoff.harness.cli.exits import EXIT_OK
-from bakeoff.harness.cli.options import Json, WorkloadOptions, standard_output
+from bakeoff.harness.cli.options import Json, WorkloadOptions
+from bakeoff.harness.cli.output import standard_output
 from bakeoff.harness.host.streams import has_reader
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def list_workloads(*, json: Json = False) -> int:
     json
         Print the list as JSON on stdout.
     """
-    from bakeoff.harness.cli.reading import print_json
+    from bakeoff.harness.cli.output import print_json
     from bakeoff.harness.traffic.profile.catalogue import catalogue, print_catalogue
 
     listing = catalogue()
@@ -55,7 +56,7 @@ def list_rules(*, json: Json = False) -> int:
     """
     import msgspec
 
-    from bakeoff.harness.cli.reading import print_json
+    from bakeoff.harness.cli.output import print_json
     from bakeoff.harness.rules.rule_set import rule_sets
     from bakeoff.harness.traffic.profile.catalogue import print_rules
 
@@ -102,7 +103,7 @@ def show(
     """
     import msgspec
 
-    from bakeoff.harness.cli.reading import print_json
+    from bakeoff.harness.cli.output import print_json
     from bakeoff.harness.traffic.profile import print_profile, write_page
 
     profile = _profile(name, option or [], seed, sessions, tokenizer)
@@ -256,7 +257,7 @@ def _verdict(result: "Fit") -> str:
 
 
 def _print_fit(result: "Fit", place: Path, *, as_json: bool) -> None:
-    from bakeoff.harness.cli.reading import print_json
+    from bakeoff.harness.cli.output import print_json
     from bakeoff.harness.traffic.profile.figures import figure_text
     from bakeoff.results.show.table import text_table
     from bakeoff.results.show.terminal import print_table

@@ -18,7 +18,7 @@ from bakeoff.engines import Deployment, pick_port
 from bakeoff.harness.cli import evaluating as cli_evaluating
 from bakeoff.harness.cli import make_app
 from bakeoff.harness.cli.guarded import guarded
-from bakeoff.harness.cli.options import standard_output
+from bakeoff.harness.cli.output import standard_output
 from bakeoff.harness.errors import EvaluationFailed
 from bakeoff.harness.quality import evaluation
 from bakeoff.harness.quality.evaluation import (

@@ -1,0 +1,43 @@
+"""What commands print: tables and JSON on stdout, lines about them on stderr."""
+
+import sys
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.console import Console
+
+_Result = TypeVar("_Result")
+
+
+def print_line(line: str) -> None:
+    """Print a line on stderr."""
+    sys.stderr.write(f"{line}\n")
+
+
+def print_notice(line: str) -> None:
+    """Print a line about something that was left out, beside the command's output."""
+    sys.stderr.write(f"bakeoff: {line}\n")
+
+
+def standard_output() -> "Console":
+    """The console for tables; a pipe has no width, so it gets a fixed one."""
+    from rich.console import Console
+
+    return Console(width=None if sys.stdout.isatty() else 100)
+
+
+def print_result(result: _Result, print_table: "Callable[[_Result, Console], None]", *, json: bool) -> None:
+    """Print a result as JSON, or as a table."""
+    if json:
+        print_json(result)
+    else:
+        print_table(result, standard_output())
+
+
+def print_json(value: Any) -> None:  # noqa: ANN401  (anything that JSON holds)
+    """Print ``value`` as indented JSON on stdout."""
+    import msgspec
+
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value)).decode() + "\n")
