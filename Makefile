@@ -48,6 +48,7 @@ types: $(VENV)/.test
 
 layers: $(VENV)/.test
 	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q tests/test_imports.py
 
 ceilings: $(VENV)/.test
 	$(BIN)/python -m tests.ceilings

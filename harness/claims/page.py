@@ -10,8 +10,8 @@ from bakeoff.harness.claims.catalogue import Entry
 from bakeoff.harness.claims.records import latest, read_records
 from bakeoff.harness.claims.verdict import Verdict
 from bakeoff.results.files.atomic import write_atomic
-from bakeoff.results.report.markdown import escaped, table
 from bakeoff.results.report.offline import SHELL, asset, rendered
+from bakeoff.results.show.markdown import escaped, pipe_table
 
 _PACKAGE = "bakeoff.harness.claims"
 _TONES = {Verdict.REPRODUCED: "good", Verdict.NOT_REPRODUCED: "bad"}
@@ -73,7 +73,7 @@ def markdown(rows: Sequence[cells.Row]) -> str:
     """A table of all claims, with machine and date."""
     lines = ([*row.cells, row.place, "; ".join(_remarks(row))] for row in rows)
     titles = [*cells.HEADINGS, "machine; date", "remarks"]
-    listed = table(titles, ([escaped(cell) for cell in line] for line in lines))
+    listed = pipe_table(titles, ([escaped(cell) for cell in line] for line in lines))
     return f"# Claims\n\n{cells.tallies(rows)}.\n\n{cells.LEGEND}\n\n{listed}"
 
 

@@ -17,14 +17,15 @@ from bakeoff.engines.errors import UnknownEngine
 from bakeoff.engines.machine import Machine
 from bakeoff.engines.registry import adapter_class, is_server_engine, known_adapters
 from bakeoff.engines.spec import Cannot
-from bakeoff.results.show.terminal import terminal_table
+from bakeoff.results.show.table import Cell, Table, Tone, names, text_table
+from bakeoff.results.show.terminal import print_table
 from bakeoff.results.text.format import ABSENT, plain, plain_block
 
 _HERE = {
-    State.READY: ("yes", "green"),
-    State.MISSING: ("no", "red"),
-    State.ADDRESS: ("at its url", ""),
-    State.UNKNOWN: ("not known", "yellow"),
+    State.READY: ("yes", Tone.BETTER),
+    State.MISSING: ("no", Tone.BAD),
+    State.ADDRESS: ("at its url", None),
+    State.UNKNOWN: ("not known", Tone.UNCLEAR),
 }
 
 
@@ -84,11 +85,9 @@ def print_catalogue(listing: dict[str, Any], console: Console) -> None:
     if not listing["environments"]:
         return
     _title(console, "\nEnvironments", "bakeoff engines install NAME")
-    table = terminal_table("name", "for", "installed", "disk", "", gap=2)
-    table.columns[0].no_wrap = table.columns[1].no_wrap = True
-    for entry in listing["environments"]:
-        table.add_row(*(Text(plain(cell)) for cell in _environment_row(entry)))
-    console.print(table)
+    headings = ("name", "for", "installed", "disk", "")
+    rows = [_environment_row(entry) for entry in listing["environments"]]
+    print_table(text_table("Environments", headings, rows, named=len(headings)), console)
     console.print(Text(plain(f"in {listing['environments_folder']}"), style="dim"), soft_wrap=True)
 
 
@@ -108,14 +107,8 @@ def diagnosis(findings: Sequence[Finding], machine: Machine) -> dict[str, Any]:
 
 def print_diagnosis(findings: Sequence[Finding], machine: Machine, console: Console) -> None:
     """Print which engines can run here, and how to fix the others."""
-    table = terminal_table("engine", "runs here", "in", "version", "missing", gap=2)
-    for entry in findings:
-        state, style = _HERE[entry.state]
-        missing = "; ".join((*entry.missing, *(entry.notes if entry.fix is None else ())))
-        cells = (entry.adapter, entry.place or ABSENT, entry.version or ABSENT, missing)
-        adapter, place, version, lacks = (Text(plain(cell)) for cell in cells)
-        table.add_row(adapter, Text(state, style=style), place, version, lacks)
-    console.print(table)
+    headings = names("engine", "runs here", "in", "version", "missing")
+    print_table(Table("Engines here", headings, [_engine_row(entry) for entry in findings]), console)
     console.print(Text(plain_block(_machine_text(machine)), style="dim"), soft_wrap=True)
     fixes = [entry for entry in findings if entry.fix]
     if fixes:
@@ -125,6 +118,13 @@ def print_diagnosis(findings: Sequence[Finding], machine: Machine, console: Cons
         console.print(Text(plain(f"  {entry.adapter}: {entry.fix}{note}")), soft_wrap=True)
     if any(entry.state is State.MISSING for entry in findings):
         console.print(Text("\nAny engine can also be measured at its url, in a container or over ssh: docs/engines.md"))
+
+
+def _engine_row(entry: Finding) -> list[Cell]:
+    state, tone = _HERE[entry.state]
+    missing = "; ".join((*entry.missing, *(entry.notes if entry.fix is None else ())))
+    texts = (entry.place or ABSENT, entry.version or ABSENT, missing)
+    return [Cell(entry.adapter), Cell(state, tone=tone), *map(Cell, texts)]
 
 
 def _machine_text(machine: Machine) -> str:

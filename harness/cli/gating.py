@@ -11,7 +11,7 @@ import cyclopts
 from bakeoff.harness.cli.command import command
 from bakeoff.harness.cli.exits import EXIT_CANNOT_TELL, EXIT_INVALID, EXIT_OK, EXIT_REGRESSION
 from bakeoff.harness.cli.options import DEFAULT_OUT, Bands, EveryMetric, Json, Metrics, Out, Source, Texts, texts
-from bakeoff.harness.cli.output import print_line
+from bakeoff.harness.cli.output import print_line, print_result
 
 if TYPE_CHECKING:
     from bakeoff.results.compare.config import ComparisonConfig
@@ -132,9 +132,10 @@ def _show_floors(floors: "list[FloorCell]", *, json: Json = False) -> None:
         Print the floor as JSON.
     """
     from bakeoff.harness.cli.output import print_result
-    from bakeoff.results.report.floor_table import print_floors
+    from bakeoff.results.report.floor_table import floor_table
+    from bakeoff.results.show.terminal import print_table
 
-    print_result(floors, print_floors, json=json)
+    print_result(floors, lambda cells, console: print_table(floor_table(cells), console), json=json)
 
 
 FLOOR = command(floor, _show_floors)
@@ -221,10 +222,12 @@ def _show(
     json
         Print the verdict as JSON.
     """
-    from bakeoff.harness.cli.output import print_result
+    from bakeoff.results.compare.gate import NoVerdict
+    from bakeoff.results.report.comparisons import comparison_entries
     from bakeoff.results.report.gate import annotations, gate_markdown, junit_xml, print_gate
 
-    print_result(verdict, partial(print_gate, every_metric=every_metric), json=json)
+    tables = {} if isinstance(verdict, NoVerdict) else comparison_entries(verdict.compared)
+    print_result(verdict, partial(print_gate, every_metric=every_metric), json=json, tables=tables)
     if os.environ.get("GITHUB_ACTIONS") == "true" if github is None else github:
         (sys.stderr if json else sys.stdout).write(annotations(verdict))  # GitHub reads both; stdout must stay JSON
     if markdown is not None:

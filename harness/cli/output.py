@@ -4,7 +4,7 @@ import sys
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from rich.console import Console
 
@@ -28,10 +28,18 @@ def standard_output() -> "Console":
     return Console(width=None if sys.stdout.isatty() else 100)
 
 
-def print_result(result: _Result, print_table: "Callable[[_Result, Console], None]", *, json: bool) -> None:
-    """Print a result as JSON, or as a table."""
+def print_result(
+    result: _Result,
+    print_table: "Callable[[_Result, Console], None]",
+    *,
+    json: bool,
+    tables: "Mapping[str, Any] | None" = None,
+) -> None:
+    """Print a result as JSON, together with the rows of its tables if there are any, or as a table."""
+    import msgspec
+
     if json:
-        print_json(result)
+        print_json(result if tables is None else msgspec.to_builtins(result) | {"tables": tables})
     else:
         print_table(result, standard_output())
 

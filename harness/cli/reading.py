@@ -97,11 +97,11 @@ def _show_comparison(compared: "EngineComparison", *, every_metric: EveryMetric 
     json
         Print the comparisons as JSON.
     """
-    from bakeoff.results.report import print_comparison
-    from bakeoff.results.report.compare_table import MAX_LINES
+    from bakeoff.results.report.compare_table import MAX_LINES, print_comparison
+    from bakeoff.results.report.comparisons import comparison_entries
 
-    limit = None if every_metric else MAX_LINES
-    print_result(compared, partial(print_comparison, max_lines=limit), json=json)
+    print_table = partial(print_comparison, max_lines=None if every_metric else MAX_LINES)
+    print_result(compared, print_table, json=json, tables=comparison_entries(compared))
 
 
 def history(

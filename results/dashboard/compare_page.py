@@ -1,33 +1,22 @@
 """The comparison page: the gate's verdict, and every ratio with its interval on one axis."""
 
-from itertools import groupby
 from pathlib import Path
 
 import msgspec
-from markupsafe import Markup
 
 from bakeoff.results.compare.comparison import EngineComparison, compare_sides
 from bakeoff.results.compare.config import ComparisonConfig
 from bakeoff.results.compare.gate import GateVerdict, Outcome, effect_clause, judge
 from bakeoff.results.compare.sides import Side, side_of
-from bakeoff.results.compare.text import heading, why_text
 from bakeoff.results.dashboard.pages import served
 from bakeoff.results.errors import NoEvidence, ResultsError
 from bakeoff.results.metrics import CATALOGUE, HEADLINE
-from bakeoff.results.report.charts.scales import Axis
-from bakeoff.results.report.charts.strips import ratio_axis, ratio_strip
-from bakeoff.results.report.compare_table import SIGNS, noise_lines, smallest_text, tally, title
+from bakeoff.results.report.compare_table import noise_lines, tally
+from bakeoff.results.report.comparisons import comparison_tables
 from bakeoff.results.report.gate import doubt_texts, regression_texts
 from bakeoff.results.run.run import load
-from bakeoff.results.statistics import COMPARE_ALPHA, DETECT, Comparison, Judgement
-from bakeoff.results.text.format import effect_text
-
-_CLASSES = {
-    Judgement.BETTER: "better",
-    Judgement.WORSE: "worse",
-    Judgement.SAME: "same",
-    Judgement.UNCLEAR: "unclear",
-}
+from bakeoff.results.show.table import Table
+from bakeoff.results.statistics import COMPARE_ALPHA, DETECT, Judgement
 
 _OUTCOME_CLASSES = {
     Outcome.NO_REGRESSION: "no-regression",
@@ -35,19 +24,6 @@ _OUTCOME_CLASSES = {
     Outcome.CANNOT_TELL: "open",
     Outcome.NO_EVIDENCE: "open",
 }
-
-
-class Row(msgspec.Struct, frozen=True):
-    """One metric at one level."""
-
-    title: str
-    is_primary: bool
-    ratio: str
-    strip: Markup
-    judgement: str
-    class_: str
-    detectable: str
-    why: str
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -73,7 +49,7 @@ class ComparePage(msgspec.Struct, frozen=True, kw_only=True):
         sentence: result of the primary metric, behind the headline.
         lines: regressions and doubts.
         notes: caveats.
-        levels: heading and rows of each load level.
+        tables: of the comparison.
         tally: count of each judgement, and their confidence level.
     """
 
@@ -89,7 +65,7 @@ class ComparePage(msgspec.Struct, frozen=True, kw_only=True):
     sentence: str = ""
     lines: list[str] = []
     notes: list[str] = []
-    levels: list[tuple[str, list[Row]]] = []
+    tables: list[Table] = []
     tally: str = ""
 
 
@@ -157,8 +133,8 @@ def _filled(page: ComparePage, a: Side, b: Side, config: ComparisonConfig) -> Co
     try:
         verdict = judge(a, b, config)
     except NoEvidence as error:
-        return _with_rows(page, compare_sides(a, b, config), notes=[f"no verdict: {error}"])
-    return _with_rows(_with_outcome(page, verdict), verdict.compared, notes=verdict.notes)
+        return _with_tables(page, compare_sides(a, b, config), notes=[f"no verdict: {error}"])
+    return _with_tables(_with_outcome(page, verdict), verdict.compared, notes=verdict.notes)
 
 
 def _with_outcome(page: ComparePage, verdict: GateVerdict) -> ComparePage:
@@ -183,25 +159,6 @@ def _headline(verdict: GateVerdict) -> tuple[str, str, str]:
     return verdict.outcome.value.capitalize(), _OUTCOME_CLASSES[verdict.outcome], verdict.sentence
 
 
-def _with_rows(page: ComparePage, compared: EngineComparison, notes: list[str]) -> ComparePage:
-    axis = ratio_axis((comparison.ratio for comparison in compared.comparisons), compared.config.band)
-    levels = [
-        (at, [_row(comparison, compared, axis) for comparison in members])
-        for at, members in groupby(compared.comparisons, key=heading)
-    ]
-    notes = [*notes, *noise_lines(compared)]
-    return msgspec.structs.replace(page, notes=notes, levels=levels, tally=tally(compared))
-
-
-def _row(comparison: Comparison, compared: EngineComparison, axis: Axis) -> Row:
-    class_ = _CLASSES[comparison.judgement]
-    return Row(
-        title=title(comparison),
-        is_primary=comparison is compared.primary,
-        ratio=effect_text(comparison),
-        strip=ratio_strip(title(comparison), axis, comparison.ratio, compared.config.band, class_),
-        judgement=f"{SIGNS[comparison.judgement]} {comparison.judgement.value}",
-        class_=class_,
-        detectable=smallest_text(comparison),
-        why=why_text(compared, comparison),
-    )
+def _with_tables(page: ComparePage, compared: EngineComparison, notes: list[str]) -> ComparePage:
+    tables, notes = comparison_tables(compared), [*notes, *noise_lines(compared)]
+    return msgspec.structs.replace(page, notes=notes, tables=tables, tally=tally(compared))

@@ -5,14 +5,15 @@ from collections.abc import Mapping
 import msgspec
 from markupsafe import Markup
 
-from bakeoff.results.compare.series import Change, Drift, Series, is_worse
+from bakeoff.results.compare.series import Series, is_worse
 from bakeoff.results.dashboard.addresses import compare_at, report_at
 from bakeoff.results.errors import ResultsError
 from bakeoff.results.history.history import history_of, why_no_steps
 from bakeoff.results.index import Index
 from bakeoff.results.metrics import CATALOGUE, HEADLINE
 from bakeoff.results.report.charts.history import Level, history_chart
-from bakeoff.results.report.history_table import change_texts, commits, history_notes, outcome_text, title
+from bakeoff.results.report.history_table import Links, history_notes, history_table, outcome_text, title
+from bakeoff.results.show.table import Table
 from bakeoff.results.text.format import moment_text
 
 NEWEST = 500
@@ -27,21 +28,6 @@ class Chart(msgspec.Struct, frozen=True):
 
     title: str
     svg: Markup
-
-
-class Step(msgspec.Struct, frozen=True):
-    """One row of the table; texts are formatted."""
-
-    run: str
-    address: str
-    compare: str
-    commits: str
-    engine: str
-    level: str
-    metric: str
-    change: str
-    size: str
-    is_worse: bool
 
 
 class HistoryPage(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,7 +50,7 @@ class HistoryPage(msgspec.Struct, frozen=True, kw_only=True):
     filters: dict[str, str]
     choices: dict[str, list[str]]
     metrics: list[tuple[str, str]]
-    steps: list[Step] = []
+    steps: Table | None = None
     outcome: str = ""
     notes: list[str] = []
     charts: list[Chart] = []
@@ -100,46 +86,13 @@ def history_page(index: Index, query: Mapping[str, str]) -> HistoryPage:
     if no_steps and not drawn:
         return msgspec.structs.replace(page, problem=no_steps)
     drawn.sort(key=lambda entry: not (entry.changes or entry.drifts))
-    dated = [(change.first_after.created_utc, _step(entry, change)) for entry in series for change in entry.changes]
-    dated += [(drift.last.created_utc, _drift(entry, drift)) for entry in series for drift in entry.drifts]
-    dated.sort(key=lambda step: step[0], reverse=True)
     return msgspec.structs.replace(
         page,
-        steps=[step for _, step in dated],
+        steps=history_table(series, Links(report_at, compare_at)),
         outcome=f"Cannot tell: {no_steps}." if no_steps else outcome_text(series),
         notes=[*([] if no_steps else history_notes(series)), *index.left_out()],
         charts=[_chart(entry) for entry in drawn[:_MAX_CHARTS]],
         more=max(0, len(drawn) - _MAX_CHARTS),
-    )
-
-
-def _step(series: Series, change: Change) -> Step:
-    step = change.step
-    texts = change_texts(series.metric, step.before, step.after, is_worse=change.is_worse)
-    runs = (change.last_before.run, change.first_after.run)
-    return _line(series, change.first_after.run, runs, commits(change), texts, is_worse=change.is_worse)
-
-
-def _drift(series: Series, drift: Drift) -> Step:
-    texts = change_texts(series.metric, drift.stretch.start, drift.stretch.end, is_worse=drift.is_worse)
-    runs = (drift.first.run, drift.last.run)
-    return _line(series, drift.first.run, runs, f"drift up to {drift.last.run}", texts, is_worse=drift.is_worse)
-
-
-def _line(
-    series: Series, run: str, compared: tuple[str, str], where: str, texts: tuple[str, str], *, is_worse: bool
-) -> Step:
-    return Step(
-        run=run,
-        address=report_at(run),
-        compare=compare_at(*(f"{run}@{series.engine}" for run in compared)),
-        commits=where,
-        engine=series.engine,
-        level=series.level,
-        metric=CATALOGUE[series.metric].title,
-        change=texts[0],
-        size=texts[1],
-        is_worse=is_worse,
     )
 
 

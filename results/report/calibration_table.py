@@ -1,16 +1,15 @@
 """A calibration as a table: the load generator's own error at each load of the grid."""
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from bakeoff.results.machine.calibration import Calibration, GridCell
 from bakeoff.results.metrics.client_error import error_s
-from bakeoff.results.show.terminal import terminal_table
+from bakeoff.results.show.table import Cell, Table, figures, names
+from bakeoff.results.show.terminal import print_table
 from bakeoff.results.text.format import ABSENT, listed, moment_text, place_text, plain, share_text
 
 _ERRORS = {"TTFT p50": "ttft_p50_s", "p99": "ttft_p99_s", "ITL p99": "itl_p99_s"}
-_COLUMNS = ("streams", "gap ms", *_ERRORS, "lag", "chunks/s", "of asked", "µs/chunk", "")
 
 
 def print_calibration(calibration: Calibration, console: Console) -> None:
@@ -32,27 +31,13 @@ def print_calibration(calibration: Calibration, console: Console) -> None:
         ),
         soft_wrap=True,
     )
-    console.print(_table(calibration))
-    console.print(
-        Text(
-            "TTFT, ITL: ± in ms, the largest error of this percentile. lag: p99 of the send lag in ms. "
-            "of asked: chunks/s reached of those requested. µs/chunk: CPU time of the client.",
-            "dim",
-        )
+    titles = ("streams", "gap ms", *_ERRORS, "lag", "chunks/s", "share", "µs/chunk")
+    note = (
+        "TTFT, ITL: ± in ms, the largest error of this percentile. lag: p99 of the send lag in ms. "
+        "share: chunks/s reached of those requested. µs/chunk: CPU time of the client."
     )
-
-
-def _table(calibration: Calibration) -> Table:
-    table = terminal_table(gap=0)
-    for title in _COLUMNS:
-        table.add_column(Text(title), justify="right" if title else "left", no_wrap=True)
-    before: int | None = None
-    for cell in calibration.cells:
-        if before not in {None, cell.streams}:
-            table.add_section()
-        table.add_row(*_row(cell), style="yellow" if cell.saturated else "")
-        before = cell.streams
-    return table
+    rows = [list(map(Cell, _row(cell))) for cell in calibration.cells]
+    print_table(Table("Calibration", [*figures(titles), *names("")], rows, notes=[note]), console)
 
 
 def _row(cell: GridCell) -> tuple[str, ...]:

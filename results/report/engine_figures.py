@@ -1,9 +1,9 @@
 """Figures of the engine's own view as text."""
 
 from bakeoff.results.metrics import Unit
-from bakeoff.results.report.footnotes import Footnotes
 from bakeoff.results.run.cells import Cell
 from bakeoff.results.server_view import ENGINE_FIGURES
+from bakeoff.results.show.footnotes import Footnotes
 from bakeoff.results.text.format import ABSENT, value_text
 
 _WHOLE_FROM = 100

@@ -1,14 +1,15 @@
-"""A history as tables: one line per step, with the commits between which it lies, and one per drift."""
+"""A history as a table: one row for each step, with the commits between which it lies, and for each drift."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+import msgspec
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
-from bakeoff.results.compare.series import SOUGHT, Change, Doubt, Drift, Outcome, Series, outcome_of
+from bakeoff.results.compare.series import SOUGHT, Change, Doubt, Drift, Outcome, Point, Series, outcome_of
 from bakeoff.results.metrics import CATALOGUE
-from bakeoff.results.show.terminal import terminal_table
+from bakeoff.results.show.table import Cell, Table, Tone, names
+from bakeoff.results.show.terminal import print_table
 from bakeoff.results.text.format import ABSENT, plain, ratio_change_text, value_text
 
 _DIGITS = 9  # of a commit hash: unambiguous in practice
@@ -37,19 +38,63 @@ def print_history(series: Sequence[Series], console: Console) -> None:
         series: of one experiment.
         console: the console.
     """
-    steps = [(entry, change) for entry in series for change in entry.changes]
-    if steps:
-        console.print(_steps(sorted(steps, key=lambda step: step[1].first_after.created_utc, reverse=True)))
-    drifts = [(entry, drift) for entry in series for drift in entry.drifts]
-    if drifts:
-        console.print(_drifts(sorted(drifts, key=lambda drift: drift[1].last.created_utc, reverse=True)))
+    table = history_table(series)
+    if table.rows:
+        print_table(table, console)
     for line in history_notes(series):
         console.print(Text(line), soft_wrap=True)
     still = sum(not (entry.changes or entry.drifts) for entry in series)
     longest = max((len(entry.points) for entry in series), default=0)
-    counts = f"{len(steps)} steps and {len(drifts)} drifts in {len(series)} series of up to {longest} runs"
+    steps, drifts = sum(len(entry.changes) for entry in series), sum(len(entry.drifts) for entry in series)
+    counts = f"{steps} steps and {drifts} drifts in {len(series)} series of up to {longest} runs"
     console.print(Text(f"{counts}; {still} series never changed", "dim"))
     console.print(Text(outcome_text(series)), soft_wrap=True)
+
+
+class Links(msgspec.Struct, frozen=True):
+    """Addresses that a table of a history leads to: of a run, and of a comparison of two ``RUN@ENGINE``."""
+
+    run: Callable[[str], str]
+    comparison: Callable[[str, str], str]
+
+
+def history_table(series: Sequence[Series], links: Links | None = None) -> Table:
+    """One row for each step and drift of one experiment's series, newest first."""
+    found = [
+        (one.first_after, _row(entry, one, (one.last_before, one.first_after), commits(one), links))
+        for entry in series
+        for one in entry.changes
+    ]
+    found += [
+        (one.last, _row(entry, one, (one.first, one.last), f"drift up to {one.last.run}", links))
+        for entry in series
+        for one in entry.drifts
+    ]
+    found.sort(key=lambda pair: pair[0].created_utc, reverse=True)
+    headings = names("first run after", "commits", "engine", "load", "metric", "from → to", "step")
+    return Table("Steps", headings, [row for _, row in found])
+
+
+def _row(
+    series: Series, change: Change | Drift, ends: tuple[Point, Point], commits: str, links: Links | None
+) -> list[Cell]:
+    metric = CATALOGUE[series.metric]
+    if isinstance(change, Change):
+        run, levels = ends[1].run, (change.step.before, change.step.after)
+    else:
+        run, levels = ends[0].run, (change.stretch.start, change.stretch.end)
+    before, after = (value_text(metric.unit, level) for level in levels)
+    size = f"{ratio_change_text(levels[1] / levels[0])} {'▼ worse' if change.is_worse else '▲ better'}"
+    compared = [f"{end.run}@{series.engine}" for end in ends]
+    return [
+        Cell(run, link=links.run(run) if links else ""),
+        *map(Cell, (commits, series.engine, series.level, metric.title, f"{before} → {after}")),
+        Cell(
+            size,
+            tone=Tone.WORSE if change.is_worse else Tone.BETTER,
+            link=links.comparison(*compared) if links else "",
+        ),
+    ]
 
 
 def history_notes(series: Sequence[Series]) -> list[str]:
@@ -74,45 +119,6 @@ def commits(change: Change) -> str:
     """``3f9a1c2e5..8c01aa97f``: a git range that contains the cause."""
     ends = (change.last_before.commit, change.first_after.commit)
     return ABSENT if None in ends else plain("..".join(str(end).rstrip("+")[:_DIGITS] for end in ends))
-
-
-def change_texts(metric: str, before: float, after: float, *, is_worse: bool) -> tuple[str, str]:
-    """``52.1 ms → 60.3 ms`` and ``+15.7 % ▼ worse``."""
-    unit = CATALOGUE[metric].unit
-    size = f"{ratio_change_text(after / before)} {'▼ worse' if is_worse else '▲ better'}"
-    return f"{value_text(unit, before)} → {value_text(unit, after)}", size
-
-
-def _steps(steps: Sequence[tuple[Series, Change]]) -> Table:
-    table = _table("first run after", "commits", "step")
-    for series, change in steps:
-        step = change.step
-        texts = change_texts(series.metric, step.before, step.after, is_worse=change.is_worse)
-        where = (plain(change.first_after.run), commits(change))
-        table.add_row(*_cells(series, where, texts, is_worse=change.is_worse))
-    return table
-
-
-def _drifts(drifts: Sequence[tuple[Series, Drift]]) -> Table:
-    table = _table("from run", "to run", "drift")
-    for series, drift in drifts:
-        texts = change_texts(series.metric, drift.stretch.start, drift.stretch.end, is_worse=drift.is_worse)
-        where = (plain(drift.first.run), plain(drift.last.run))
-        table.add_row(*_cells(series, where, texts, is_worse=drift.is_worse))
-    return table
-
-
-def _table(first: str, second: str, last: str) -> Table:
-    table = terminal_table(first, second, "engine", "load", "metric")
-    table.add_column("from → to", no_wrap=True)
-    table.add_column(last, justify="right", no_wrap=True)
-    return table
-
-
-def _cells(series: Series, where: tuple[str, str], texts: tuple[str, str], *, is_worse: bool) -> list[Text]:
-    subject = (plain(series.engine), plain(series.level), CATALOGUE[series.metric].title)
-    levels, size = texts
-    return [*map(Text, (*where, *subject, levels)), Text(size, "bold red" if is_worse else "bold green")]
 
 
 def _runs(series: Series) -> str:

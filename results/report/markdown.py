@@ -1,15 +1,14 @@
 """A run's summary as a Markdown table, for a README or a pull request."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from bakeoff.results.metrics import CATALOGUE
 from bakeoff.results.report.quality import match_of
 from bakeoff.results.run.cells import Cell
 from bakeoff.results.run.levels import Level, levels_of
 from bakeoff.results.run.run import Run
-from bakeoff.results.text.format import ABSENT, interval_text, plain
-
-_ESCAPED = str.maketrans({"|": "\\|", "<": "&lt;", ">": "&gt;", "\n": " "})
+from bakeoff.results.show.markdown import escaped, pipe_table
+from bakeoff.results.text.format import ABSENT, interval_text
 
 
 def markdown_table(run: Run, columns: Sequence[str] | None = None) -> str:
@@ -21,17 +20,7 @@ def markdown_table(run: Run, columns: Sequence[str] | None = None) -> str:
     """
     columns = run.headline if columns is None else columns
     titles = ["load", "engine", "valid", *(CATALOGUE[name].title for name in columns), "token match"]
-    return table(titles, (row for level in levels_of(run) for row in _rows(level, columns)))
-
-
-def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Format a table; cells must already be :func:`escaped`."""
-    return "".join(f"| {' | '.join(row)} |\n" for row in (titles, ["---"] * len(titles), *rows))
-
-
-def escaped(text: str) -> str:
-    """Escape untrusted text for a table cell: one line, no cell end, no tag."""
-    return plain(text).translate(_ESCAPED)
+    return pipe_table(titles, (row for level in levels_of(run) for row in _rows(level, columns)))
 
 
 def _rows(level: Level, columns: Sequence[str]) -> Iterator[list[str]]:

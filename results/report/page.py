@@ -1,8 +1,6 @@
 """Content of the report page: its head, and the sections that the modules of ``sections`` declare."""
 
 import functools
-import importlib
-import pkgutil
 from typing import Any
 
 import msgspec
@@ -10,6 +8,7 @@ from markupsafe import Markup
 
 from bakeoff.results.records import RunStatus
 from bakeoff.results.report import sections
+from bakeoff.results.report.declared import declared
 from bakeoff.results.report.foreign_load import foreign_load_text
 from bakeoff.results.report.offline import fragment
 from bakeoff.results.report.section import Section
@@ -58,10 +57,8 @@ class Page(msgspec.Struct, frozen=True):
 @functools.cache
 def all_sections() -> tuple[Section, ...]:
     """The sections that the modules of :mod:`bakeoff.results.report.sections` declare, in order."""
-    names = [found.name for found in pkgutil.iter_modules(sections.__path__)]
-    modules = [importlib.import_module(f"{sections.__name__}.{name}") for name in names]
-    declared: list[Section] = [section for module in modules for section in getattr(module, "SECTIONS", ())]
-    return tuple(sorted(declared, key=lambda section: section.place))
+    found = declared(sections.__name__, sections.__path__, "SECTIONS")
+    return tuple(sorted((section for module in found for section in module.SECTIONS), key=lambda one: one.place))
 
 
 def page_of(run: Run) -> Page:

@@ -16,7 +16,6 @@ from bakeoff.results.records import Verdict
 from bakeoff.results.report.attribution import print_attribution, profiled_trials
 from bakeoff.results.report.clients import WITH_ERROR, clients_text, error_of, uncalibrated_text
 from bakeoff.results.report.engine_settings import difference_text
-from bakeoff.results.report.footnotes import Footnotes
 from bakeoff.results.report.foreign_load import foreign_load_text
 from bakeoff.results.report.group_tables import group_table
 from bakeoff.results.report.quality import match_of, quality_warnings, unchecked_text
@@ -43,6 +42,7 @@ from bakeoff.results.run.cells import Cell
 from bakeoff.results.run.groups import by_agent
 from bakeoff.results.run.levels import levels_of
 from bakeoff.results.run.run import Run
+from bakeoff.results.show.footnotes import Footnotes
 from bakeoff.results.show.table import Table
 from bakeoff.results.show.terminal import print_table, terminal_table
 from bakeoff.results.text.cache import gap_text

@@ -2,9 +2,11 @@
 
 import itertools
 from collections.abc import Iterable, Sequence
-from enum import StrEnum
+from enum import Enum, StrEnum, auto
+from typing import Any
 
 import msgspec
+from markupsafe import Markup
 
 Texts = Iterable[Sequence[str]]
 """Rows of texts."""
@@ -15,6 +17,10 @@ class Tone(StrEnum):
 
     BAD = "bad"
     ZERO = "zero"
+    BETTER = "better"
+    WORSE = "worse"
+    SAME = "same"
+    UNCLEAR = "unclear"
 
 
 class Cell(msgspec.Struct, frozen=True):
@@ -25,12 +31,36 @@ class Cell(msgspec.Struct, frozen=True):
         detail: what qualifies it, such as the bounds of its interval.
         tone: None for most figures.
         colour: class of the engine that the text names; empty for another text.
+        picture: of the figure, for the page.
+        link: address that the text leads to; empty for none.
+        value: what programs read instead of the text; None for the text.
     """
 
     text: str
     detail: str = ""
     tone: Tone | None = None
     colour: str = ""
+    picture: Markup = Markup()
+    link: str = ""
+    value: Any = None
+
+
+class Kind(Enum):
+    """What the cells of a column are."""
+
+    GROUP = auto()
+    """What neighbouring rows share: a heading above them in a terminal and on the page. Only the first column."""
+    NAME = auto()
+    FIGURE = auto()
+    """Numbers, which stand on the right."""
+    PICTURE = auto()
+    """Drawings, which only the page has."""
+    REASON = auto()
+    """Sentences, of which many rows share one: footnotes in a terminal."""
+
+
+TEXTS = (Kind.GROUP, Kind.NAME, Kind.FIGURE, Kind.REASON)
+"""The kinds of cells that are texts."""
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -38,17 +68,22 @@ class Column(msgspec.Struct, frozen=True):
 
     Attributes:
         title: its heading.
-        is_number: whether its cells are figures, which stand on the right.
+        kind: what its cells are.
         is_wide: whether a terminal, which has no room for all columns, leaves it out.
         group: a heading above this one, which neighbours share; empty for none.
         anchor: of its definition on the page; empty for none.
     """
 
     title: str
-    is_number: bool = True
+    kind: Kind = Kind.FIGURE
     is_wide: bool = False
     group: str = ""
     anchor: str = ""
+
+    @property
+    def heading(self) -> str:
+        """The title, with that of its group."""
+        return f"{self.group} {self.title}".strip()
 
 
 class Table(msgspec.Struct, frozen=True):
@@ -74,14 +109,38 @@ class Table(msgspec.Struct, frozen=True):
 
     @property
     def heads(self) -> list[list[Column]]:
-        """The columns, those that share a group together."""
-        of_group = itertools.groupby(enumerate(self.columns), lambda pair: pair[1].group or pair[0])
+        """The columns of the page, those that share a group together."""
+        columns = [self.columns[number] for number in self.shown(Kind.NAME, Kind.FIGURE, Kind.PICTURE, Kind.REASON)]
+        of_group = itertools.groupby(enumerate(columns), lambda pair: pair[1].group or pair[0])
         return [[column for _, column in pairs] for _, pairs in of_group]
+
+    @property
+    def groups(self) -> list[tuple[str, list[list[Cell]]]]:
+        """The rows below each heading; the total, and rows without headings, below none."""
+        is_grouped = self.columns[0].kind is Kind.GROUP
+        of_title = itertools.groupby(self.rows, lambda row: row[0].text if is_grouped else "")
+        return [(title, list(rows)) for title, rows in of_title] + ([("", [self.total])] if self.total else [])
+
+    def shown(self, *kinds: Kind, is_narrow: bool = False) -> list[int]:
+        """Numbers of the columns of some kinds; ``is_narrow`` leaves out the wide ones."""
+        return [
+            number
+            for number, column in enumerate(self.columns)
+            if column.kind in kinds and not (is_narrow and column.is_wide)
+        ]
+
+    def entries(self) -> list[dict[str, Any]]:
+        """The rows for programs: values, else texts, by the headings of their columns."""
+        shown = [(number, self.columns[number].heading) for number in self.shown(*TEXTS)]
+        return [
+            {heading: row[number].text if row[number].value is None else row[number].value for number, heading in shown}
+            for row in self.rows
+        ]
 
 
 def names(*titles: str) -> list[Column]:
     """Columns of texts."""
-    return [Column(title, is_number=False) for title in titles]
+    return [Column(title, Kind.NAME) for title in titles]
 
 
 def figures(titles: Sequence[str]) -> list[Column]:

@@ -4,50 +4,87 @@ Text from engines, models and users passes :func:`~bakeoff.results.text.format.p
 terminal, and is printed as ``rich.text.Text``, so that it is not parsed as markup.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 
 import rich.table
 from rich import box
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.measure import Measurement
 from rich.text import Text
 
-from bakeoff.results.show.table import Cell, Table, Tone
+from bakeoff.results.show.footnotes import Footnotes
+from bakeoff.results.show.table import Cell, Kind, Table, Tone
 from bakeoff.results.text.format import plain
 
 _ANY_WIDTH = 10_000
-_STYLES = {None: "", Tone.BAD: "red", Tone.ZERO: ""}
+_STYLES = {
+    None: "",
+    Tone.BAD: "red",
+    Tone.ZERO: "",
+    Tone.BETTER: "bold green",
+    Tone.WORSE: "bold red",
+    Tone.SAME: "cyan",
+    Tone.UNCLEAR: "yellow",
+}
 
 
 def print_table(table: Table, console: Console) -> None:
     """Print a table and its notes; without the details of its figures where the terminal is too narrow for them."""
-    shown = [number for number, column in enumerate(table.columns) if not column.is_wide]
-    drawn = _drawn(table, shown, has_details=True)
-    needed = Measurement.get(console, console.options.update_width(_ANY_WIDTH), drawn).maximum
-    has_details = any(row[number].detail for row in table.rows for number in shown)
-    notes = list(table.notes)
-    if needed > console.width and has_details:
-        drawn = _drawn(table, shown, has_details=False)
-        notes.append(f"a terminal of {needed} columns shows the intervals")
+    console.print(drawn([table], console))
+
+
+def drawn(tables: Iterable[Table], console: Console) -> Group:
+    """Draw tables as :func:`print_table` does, with footnotes for all of them."""
+    footnotes = Footnotes()
+    parts = [part for table in tables for part in _parts(table, console, footnotes)]
+    return Group(*parts, *(Text(line, "dim") for line in footnotes.lines()))
+
+
+def _parts(table: Table, console: Console, footnotes: Footnotes) -> Iterator[RenderableType]:
+    whole = _drawn(table, footnotes, has_details=True)
+    if _width(whole, console) > console.width:
+        whole.padding = (0, 0, 0, 0)
+    needed = _width(whole, console)
+    is_narrow = needed > console.width and any(cell.detail for row in table.rows for cell in row)
     if table.title:
-        console.print(Text(plain(table.title), "bold"))
-    console.print(drawn)
-    for note in notes:
-        console.print(Text(plain(note), "dim"))
+        yield Text(plain(table.title), "bold")
+    yield _drawn(table, footnotes, has_details=False) if is_narrow else whole
+    for note in table.notes:
+        yield Text(plain(note), "dim")
+    if is_narrow:
+        yield Text(f"a terminal of {needed} columns shows the intervals", "dim")
 
 
-def _drawn(table: Table, shown: Sequence[int], *, has_details: bool) -> rich.table.Table:
+def _width(table: rich.table.Table, console: Console) -> int:
+    """Columns that a table takes where nothing limits it."""
+    return Measurement.get(console, console.options.update_width(_ANY_WIDTH), table).maximum
+
+
+def _drawn(table: Table, footnotes: Footnotes, *, has_details: bool) -> rich.table.Table:
+    shown = table.shown(Kind.NAME, Kind.FIGURE, Kind.REASON, is_narrow=True)
     drawn = terminal_table()
     for number in shown:
         column = table.columns[number]
-        drawn.add_column(
-            f"{column.group} {column.title}".strip(), justify="right" if column.is_number else "left", overflow="fold"
-        )
-    for row in (*table.rows, *([table.total] if table.total else [])):
-        if row is table.total:
-            drawn.add_section()
-        drawn.add_row(*(_text(row[number], has_detail=has_details) for number in shown))
+        drawn.add_column(column.heading, justify="right" if column.kind is Kind.FIGURE else "left", overflow="fold")
+    for title, rows in table.groups:
+        drawn.add_section()
+        if title:
+            drawn.add_row(Text(plain(title), "bold"))
+        for row in rows:
+            subject = row[shown[0]].text
+            drawn.add_row(
+                *(
+                    _reason(row[number], subject, footnotes)
+                    if table.columns[number].kind is Kind.REASON
+                    else _text(row[number], has_detail=has_details)
+                    for number in shown
+                )
+            )
     return drawn
+
+
+def _reason(cell: Cell, subject: str, footnotes: Footnotes) -> Text:
+    return Text(footnotes.mark(subject, cell.text) if cell.text else "", "dim")
 
 
 def _text(cell: Cell, *, has_detail: bool) -> Text:

@@ -191,6 +191,7 @@ def test_the_file_holds_the_session_and_pytest_benchmark_reads_it(scene: SimpleN
     assert 1.4 < float(times) < 2.6
 
 
+@pytest.mark.nightly
 def test_the_json_file_is_a_baseline(scene: SimpleNamespace) -> None:
     """The same verdict as that of the run's folder, by option, for the test of the same name."""
     text = """

@@ -169,6 +169,7 @@ def test_what_a_preset_cannot_keep_is_said():
     assert "pauses between turns are unknown" in notes
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_contexts_that_are_compacted_in_the_trace_are_in_the_preset():
     rng, recorded = Rng("compacted"), list[SessionOutline]()

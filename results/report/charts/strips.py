@@ -17,6 +17,8 @@ _DOTS_WIDTH, _DOTS_HEIGHT = 96, 12
 _RATIO_WIDTH, _RATIO_HEIGHT = 220, 20
 _WIDEST = 4.0
 """Ratios beyond are clipped, so that one outlier does not compress the others."""
+_NARROWEST = 1e-3
+"""Logarithm of the least reach of an axis, for ratios of 1 and a band of 0."""
 
 
 def strip_axis(values: Sequence[float]) -> Axis:
@@ -53,7 +55,7 @@ def ratio_axis(ratios: Iterable[Interval | None], band: float) -> Axis:
     bounds = [bound for ratio in ratios if ratio for bound in (ratio.low, ratio.centre, ratio.high)]
     positive = [bound for bound in bounds if bound and bound > 0]
     widest = max((abs(math.log(bound)) for bound in positive), default=0.0)
-    reach = math.exp(min(math.log(_WIDEST), max(widest * 1.05, 2 * math.log1p(band))))
+    reach = math.exp(min(math.log(_WIDEST), max(widest * 1.05, 2 * math.log1p(band), _NARROWEST)))
     return Axis(1 / reach, reach, 4, _RATIO_WIDTH - 4, log=True)
 
 

@@ -1,13 +1,11 @@
 """A gate's verdict for GitHub: Markdown for a pull-request comment, and workflow commands for annotations."""
 
-from collections.abc import Iterator
-
 from bakeoff.results.compare.gate import GateVerdict, NoVerdict, Outcome
-from bakeoff.results.compare.text import heading, why_text
-from bakeoff.results.report.compare_table import SIGNS, noise_lines, smallest_text, tally, title
+from bakeoff.results.report.compare_table import noise_lines, tally
+from bakeoff.results.report.comparisons import comparison_tables
 from bakeoff.results.report.gate.regressions import doubt_texts, regression_texts
-from bakeoff.results.report.markdown import escaped, table
-from bakeoff.results.text.format import effect_text, plain
+from bakeoff.results.show.markdown import escaped, markdown
+from bakeoff.results.text.format import plain
 
 _MARKS = {Outcome.NO_REGRESSION: "✅", Outcome.REGRESSION: "❌", Outcome.CANNOT_TELL: "❔", Outcome.NO_EVIDENCE: "❔"}
 _KINDS = {
@@ -36,7 +34,7 @@ def gate_markdown(verdict: GateVerdict | NoVerdict) -> str:
         "",
         f"<details><summary>{escaped(compared.b)} against {escaped(compared.a)}, all metrics</summary>",
         "",
-        table(["load", "metric", "ratio B/A", "judgement", "detectable", "why"], _rows(verdict)),
+        *map(markdown, comparison_tables(compared)),
         *(f"{escaped(line)}." for line in noise_lines(compared)),
         f"{tally(compared)}.",
         "",
@@ -44,20 +42,6 @@ def gate_markdown(verdict: GateVerdict | NoVerdict) -> str:
         "",
     ]
     return "\n".join(lines)
-
-
-def _rows(verdict: GateVerdict) -> Iterator[list[str]]:
-    compared = verdict.compared
-    for comparison in compared.comparisons:
-        primary = "● " if comparison is compared.primary else ""
-        yield [
-            escaped(heading(comparison)),
-            primary + title(comparison),
-            effect_text(comparison),
-            f"{SIGNS[comparison.judgement]} {comparison.judgement.value}",
-            smallest_text(comparison),
-            escaped(why_text(compared, comparison)),
-        ]
 
 
 def annotations(verdict: GateVerdict | NoVerdict) -> str:

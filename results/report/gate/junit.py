@@ -5,7 +5,7 @@ from xml.etree import ElementTree as ET  # written only, nothing is parsed
 from bakeoff.results.compare.gate import GateVerdict, NoVerdict, Outcome, Regression, RegressionKind
 from bakeoff.results.compare.text import at_class, heading, why_text
 from bakeoff.results.metrics import COMPARED
-from bakeoff.results.report.compare_table import title
+from bakeoff.results.report.comparisons.metrics import title
 from bakeoff.results.report.gate.regressions import regression_text
 from bakeoff.results.statistics import Judgement
 from bakeoff.results.text.format import effect_text, plain

@@ -8,11 +8,11 @@ from markupsafe import Markup
 from bakeoff.results.report.charts.stacks import Group, Segment, Stack, stacks
 from bakeoff.results.report.engine_cell import engine_cells
 from bakeoff.results.report.engine_figures import figure_text
-from bakeoff.results.report.footnotes import Footnotes
 from bakeoff.results.run.cells import Cell as MeasuredCell
 from bakeoff.results.run.levels import Level, engines_of, levels_of
 from bakeoff.results.run.run import Run
 from bakeoff.results.server_view import PARTS
+from bakeoff.results.show.footnotes import Footnotes
 from bakeoff.results.show.table import Cell, Column, Table, names
 
 _COLUMNS = (

@@ -10,12 +10,12 @@ from bakeoff.results.metrics.declaration import known
 from bakeoff.results.metrics.percentiles import percentile
 from bakeoff.results.report.clients import error_of, uncalibrated_text
 from bakeoff.results.report.engine_cell import engine_cells
-from bakeoff.results.report.footnotes import Footnotes
 from bakeoff.results.report.section import Section
 from bakeoff.results.run.cells import Cell as MeasuredCell
 from bakeoff.results.run.cells import Trial
 from bakeoff.results.run.levels import levels_of
 from bakeoff.results.run.run import Run
+from bakeoff.results.show.footnotes import Footnotes
 from bakeoff.results.show.table import Cell, Table, figures, names
 from bakeoff.results.text.format import ABSENT, share_text, value_text
 

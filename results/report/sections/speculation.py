@@ -9,11 +9,11 @@ from bakeoff.results.metrics.latency import pooled_tpot_s
 from bakeoff.results.report.charts.speed_up import Measured, speed_up_chart
 from bakeoff.results.report.engine_cell import engine_cells
 from bakeoff.results.report.engine_figures import figure_text
-from bakeoff.results.report.footnotes import Footnotes
 from bakeoff.results.run.cells import Cell as MeasuredCell
 from bakeoff.results.run.levels import Level, engines_of, levels_of
 from bakeoff.results.run.run import Run
 from bakeoff.results.server_view import POSITIONED
+from bakeoff.results.show.footnotes import Footnotes
 from bakeoff.results.show.table import Cell, Column, Table, names
 from bakeoff.results.statistics import Interval, log_t_interval
 from bakeoff.results.statistics.speculation import acceptance_of

@@ -94,6 +94,7 @@ def fresh(job: str, folder: Path, stdin: str = "") -> str:
     return subprocess.run(argv, cwd=folder, env=env, input=stdin, capture_output=True, text=True, check=True).stdout
 
 
+@pytest.mark.nightly
 def test_every_module_imports_alone(tmp_path: Path):
     lines = [line.split(maxsplit=2) for line in fresh("imports", tmp_path).splitlines()]
     assert [line for line in lines if line[0] == "failed"] == []

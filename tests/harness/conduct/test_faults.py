@@ -158,6 +158,7 @@ def test_a_dead_server_is_dead_even_if_few_requests_were_good_in_peace():
     assert found.recovered_s is None
 
 
+@pytest.mark.nightly
 def test_runs_with_other_faults_are_not_compared(tmp_path: Path):
     from bakeoff.results.compare.comparability import difference  # noqa: PLC0415
 

@@ -133,6 +133,7 @@ def real(tmp_path_factory: pytest.TempPathFactory, model_folder: Path) -> dict[s
     return asyncio.run(scene())
 
 
+@pytest.mark.nightly
 @pytest.mark.model
 def test_sessions_of_every_preset_have_the_lengths_that_they_say(real: dict[str, Trial]) -> None:
     trial = real["sessions"]
@@ -164,7 +165,7 @@ def virtual(tmp_path: Path, world: VirtualWorld, name: str, **changes: Any) -> r
     return run_in(world, experiment_from(data_of(name, **changes), name), tmp_path)
 
 
-@pytest.mark.parametrize("name", sampled(preset_names(), set(preset_names()) - {"agent-coding", "deep-research"}))
+@pytest.mark.parametrize("name", sampled(preset_names(), ["agent-tools", "chat", "code-completion", "rag"]))
 def test_every_preset_runs_in_a_closed_loop_and_as_its_own_arrivals_have_it(tmp_path: Path, name: str) -> None:
     """Its own arrivals are sped up, and so are think times where they are long.
 

@@ -370,6 +370,7 @@ def references() -> list[psutil.Process]:
     return [child for child in psutil.Process().children() if "score" in child.cmdline()]
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(120)
 def test_a_real_engine_is_compared_with_itself_and_its_log_probabilities_too(tmp_path: Path, model: Path) -> None:
     """Over HTTP, under load, in batches: float32 against float32."""

@@ -65,6 +65,7 @@ print(psutil.Process().memory_info().rss - before)
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not can_pack(torch.zeros(1, 1)), reason="torch has no oneDNN here, so nothing is kept")
 def test_few_compiled_multiplications_are_kept() -> None:
     """360 counts of rows, which would all be kept by default."""

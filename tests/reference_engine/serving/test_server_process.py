@@ -11,6 +11,8 @@ import aiohttp
 import psutil
 import pytest
 
+from tests.selection import sampled
+
 TEXT, LONG = "/v1/completions", {"prompt": "hello", "max_tokens": 200, "ignore_eos": True, "model": "tiny"}
 
 
@@ -70,7 +72,7 @@ def replica_pids(info):
     return [replica["facts"]["pid"] for replica in info["replicas"]]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", sampled([signal.SIGTERM, signal.SIGINT], [signal.SIGTERM]))
 def test_an_idle_server_stops_in_time_and_takes_its_engine_along(checkpoint_dir, number):
     async def main():
         async with server(checkpoint_dir) as (process, session):
@@ -85,6 +87,7 @@ def test_an_idle_server_stops_in_time_and_takes_its_engine_along(checkpoint_dir,
     asyncio.run(main())
 
 
+@pytest.mark.nightly
 def test_replicas_work_side_by_side_are_profiled_and_drained(checkpoint_dir, tmp_path):
     async def main():
         flags = ("--data-parallel-size", "2", "--profile-dir", str(tmp_path / "profiles"))

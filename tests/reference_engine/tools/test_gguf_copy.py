@@ -114,6 +114,7 @@ def test_what_cannot_be_read_or_written_is_one_clear_error(source, tmp_path):
     assert sorted(file.name for file in tmp_path.iterdir()) == ["folder.gguf", "less.gguf", "q8.gguf", "torn.gguf"]
 
 
+@pytest.mark.nightly
 @pytest.mark.model
 def test_the_real_models_gguf_has_the_weights_of_its_safetensors(model_folder):
     copied, converted = GgufFile(model_folder / GGUF_NAME), load_file(model_folder / "model.safetensors")

@@ -72,6 +72,7 @@ def test_greedy_tokens_are_those_of_transformers(model_folder, prompt_ids, truth
         assert engine.preemptions > 0
 
 
+@pytest.mark.nightly
 def test_cached_prompts_continue_as_computed_ones(model_folder, prompt_ids):
     config = EngineConfig(model=str(model_folder), dtype="float32", num_blocks=256)
     with_cache, without = load_engine(config), load_engine(dataclasses.replace(config, enable_prefix_caching=False))
@@ -121,6 +122,7 @@ async def lags_during(work):
     return lags
 
 
+@pytest.mark.nightly
 def test_a_file_kept_in_blocks_answers_as_its_dequantised_twin(model_folder, tmp_path, prompt_ids):
     path = requantised(model_folder / GGUF_NAME, tmp_path / "small.gguf", "Q4_1", "Q8_0")
     config = EngineConfig(model=str(path), dtype="float32", quantization="stored", num_blocks=256)

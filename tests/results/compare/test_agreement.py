@@ -70,8 +70,7 @@ def test_every_surface_gives_each_row_one_judgement(tmp_path: Path, seed: int) -
     with contextlib.suppress(NoEvidence):
         assert judged(judge(*sides, ComparisonConfig(alpha=COMPARE_ALPHA, detect=DETECT)).compared) == rows
     page = compare_page(path.parent, f"{path.name}@a", f"{path.name}@b", "")
-    shown = [row.judgement.split()[-1] for _, level in page.levels for row in level]
-    assert shown == [judgement.value.split()[-1] for judgement in rows.values()]
+    assert [row["judgement"] for row in page.tables[0].entries()] == list(rows.values())
     for engine, wanted in (("a", Judgement.WORSE), ("b", Judgement.BETTER)):
         assert bold(run, engine) == {
             at for at, judgement in rows.items() if judgement is wanted and CATALOGUE[at[1]] in columns_of(run)

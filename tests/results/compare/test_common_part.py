@@ -21,6 +21,7 @@ from bakeoff.results.run.cells import Trial
 from bakeoff.results.run.work import work_of
 from bakeoff.results.statistics import Judgement
 from tests.results.handmade import request, trial
+from tests.selection import sampled
 
 NOTHING = dict.fromkeys(CATALOGUE, absent("not simulated"))
 CLOSED, OPEN = Load(concurrency=2), Load(rate_per_s=10.0, arrival="poisson")
@@ -229,7 +230,7 @@ def test_a_file_of_the_run_gives_the_same_comparison(tmp_path: Path) -> None:
     assert compare_sides(side_of(file, "a"), side_of(file, "b"), CONFIG) == compared(run)
 
 
-@pytest.mark.parametrize("think_s", [0.0, 0.5])
+@pytest.mark.parametrize("think_s", sampled([0.0, 0.5], [0.5]))
 def test_sessions_of_several_turns_are_compared_turn_by_turn(tmp_path: Path, think_s: float) -> None:
     run = measured(tmp_path, SLOW, 1.3, turns=4, think_s=think_s, users=8)
     of_a, of_b = ({"s": [trial for trial in run.finished if trial.record.engine == engine]} for engine in "ab")

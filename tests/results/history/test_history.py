@@ -17,6 +17,7 @@ from bakeoff.results.log.run_log import Source
 from bakeoff.results.log.store import RunFolder
 from bakeoff.results.records import RunStatus
 from bakeoff.results.report import print_history
+from bakeoff.results.show.table import Tone
 from tests.results.amending import amend
 from tests.results.builders import FAST, LOADS, Sheet, build_run
 from tests.results.nights import Nights, night, nights
@@ -216,7 +217,7 @@ def test_a_drift_is_printed_with_its_ends_and_no_commit() -> None:
     assert (series.changes, drift.first.run, drift.last.run, drift.is_worse) == ([], "night-000", "night-059", True)
     assert drift.ratio == pytest.approx(1.002**59, rel=0.02)
     text = printed([series])
-    assert "from run" in text
+    assert "drift up to night-059" in text
     assert "0 steps and 1 drifts in 1 series of up to 60 runs" in text
     assert ".." not in text
 
@@ -226,13 +227,15 @@ def test_the_page_has_drifts_zeros_and_the_outcome_too() -> None:
     rates = [0.0, *quiet(59, seed=2)]
     runs = [night(i, {TIME: time, RATE: rate}) for i, (time, rate) in enumerate(zip(drifting, rates, strict=True))]
     page = history_page(Nights(runs), {"metric": TIME})  # pyright: ignore[reportArgumentType]
-    (step,) = page.steps
-    assert (step.run, step.commits, step.is_worse) == ("night-000", "drift up to night-059", True)
-    assert step.compare == "/compare?a=night-000%40only&b=night-059%40only"
+    assert page.steps is not None
+    ((run, commits, *_, size),) = page.steps.rows
+    assert (run.text, commits.text, size.tone) == ("night-000", "drift up to night-059", Tone.WORSE)
+    assert size.link == "/compare?a=night-000%40only&b=night-059%40only"
     assert (page.outcome, page.notes) == ("No series ends with a degradation.", [])
     (chart,) = page.charts
     assert "worse from run 1: 20." in chart.svg
     assert "drifting to 22." in chart.svg
     page = history_page(Nights(runs), {"metric": RATE})  # pyright: ignore[reportArgumentType]
     assert page.notes == ["goodput of only at c=4: 0 or less in night-000, excluded"]
-    assert (page.steps, len(page.charts)) == ([], 1)
+    assert page.steps is not None
+    assert (page.steps.rows, len(page.charts)) == ([], 1)

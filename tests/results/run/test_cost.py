@@ -182,7 +182,7 @@ def test_a_narrow_terminal_shows_centres_without_intervals(tmp_path: Path):
     assert "[" in wide
     assert "break-even" in wide
     assert "[" not in narrow
-    assert "a terminal of 87 columns shows the intervals" in narrow
+    assert "a terminal of 82 columns shows the intervals" in narrow
 
 
 @pytest.mark.slow

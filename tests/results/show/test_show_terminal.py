@@ -44,7 +44,7 @@ def test_a_narrow_terminal_has_the_figures_alone_and_says_what_shows_more():
         "[bold]a [31m  100 ms       0",
         "b                  –       3",
         "of valid trials",
-        "a terminal of 33 columns",
+        "a terminal of 31 columns",
         "shows the intervals",
     ]
 

@@ -74,6 +74,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say():
     assert held / total == pytest.approx(0.95, abs=0.02)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_where_nothing_interacts_the_largest_interaction_of_a_pair_is_rarely_said_to():
     rng = np.random.default_rng(5)

@@ -137,6 +137,7 @@ def test_nodes_come_first_and_then_several_to_a_node(cluster: str):
     assert sorted(nodes.count(node) for node in set(nodes)) == [1, 2]
 
 
+@pytest.mark.nightly
 def test_a_clock_is_measured_around_the_load_and_nothing_of_ray_runs_in_it(
     cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -229,6 +230,7 @@ def _is_below(process: psutil.Process, word: str) -> bool:
         return False
 
 
+@pytest.mark.nightly
 def test_a_lost_worker_voids_its_trial_and_the_plan_goes_on_with_another(
     cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

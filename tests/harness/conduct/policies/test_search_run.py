@@ -74,6 +74,7 @@ def test_a_search_finds_the_slots_of_a_server_and_writes_an_ordinary_run(
     assert bakeoff("compare", str(run.path), str(run.path)) == 0, "a run beside itself"
 
 
+@pytest.mark.nightly
 def test_tiers_share_their_trials_and_each_has_an_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     """Of c requests on four slots of 0.12 s each, the median waits about (c − 4) / 4 rounds."""
     tiers = ("--tier", "fast=ttft_p50<160ms", "--tier", "slow=ttft_p50<280ms")
