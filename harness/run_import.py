@@ -14,7 +14,8 @@ from bakeoff.harness.host.environment import VERSION
 from bakeoff.harness.verdict.evidence import Evidence
 from bakeoff.harness.verdict.judge import judge
 from bakeoff.results.errors import NotImportable
-from bakeoff.results.findings import FindingCode, warning
+from bakeoff.results.finding_codes import FindingCode
+from bakeoff.results.findings import warning
 from bakeoff.results.log.run_log import RunEnded, RunStarted, TrialFinished
 from bakeoff.results.log.store import RunFolder, TrialFolder, new_run_id
 from bakeoff.results.records import (

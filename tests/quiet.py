@@ -5,7 +5,8 @@ import functools
 import bakeoff.harness.conduct.trial
 from bakeoff.harness.verdict.evidence import Evidence
 from bakeoff.harness.verdict.judge import judge
-from bakeoff.results.findings import Finding, FindingCode, Severity
+from bakeoff.results.finding_codes import FindingCode
+from bakeoff.results.findings import Finding, Severity
 from bakeoff.results.records import Verdict
 
 OF_THE_LOAD = {

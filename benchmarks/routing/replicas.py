@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from bakeoff.engines import pick_port
-from bakeoff.results.findings import FindingCode
+from bakeoff.results.finding_codes import FindingCode
 from bakeoff.results.run.run import Trial
 from bakeoff.workloads import Seed, Session, tokenizer_at, workload
 from bakeoff.workloads.presets import PresetTraffic

@@ -36,7 +36,7 @@ from bakeoff.harness.virtual.server import VirtualServer
 from bakeoff.harness.virtual.site import Site
 from bakeoff.harness.virtual.worker_host import VirtualEnvironment, VirtualWorkerHost
 from bakeoff.harness.virtual.world import WorkerLoss
-from bakeoff.results.findings import FindingCode
+from bakeoff.results.finding_codes import FindingCode
 from bakeoff.results.metrics.throughput import requests_in_flight
 from bakeoff.results.records import Verdict
 from benchmarks.bars import Bars

@@ -15,7 +15,8 @@ import math
 import numpy as np
 
 from bakeoff.results.compare.reliability import tallies
-from bakeoff.results.findings import FindingCode, invalid
+from bakeoff.results.finding_codes import FindingCode
+from bakeoff.results.findings import invalid
 from bakeoff.results.records import Load, TrialRecord, Verdict, Window
 from bakeoff.results.statistics import Judgement
 from bakeoff.results.statistics.sequential import analysis_schedule, nominal_levels

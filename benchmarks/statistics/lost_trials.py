@@ -16,7 +16,8 @@ from bakeoff.harness.conduct.policies.fixed_plan import FixedPlan
 from bakeoff.harness.virtual import VirtualEngine, VirtualWorld, run_in, virtual_experiment
 from bakeoff.harness.virtual.draws import Exponential, Fixed, PerToken
 from bakeoff.results import Run
-from bakeoff.results.findings import Finding, FindingCode, Severity
+from bakeoff.results.finding_codes import FindingCode
+from bakeoff.results.findings import Finding, Severity
 from bakeoff.results.log.run_log import RunLog, TrialFinished, TrialPlanned
 from bakeoff.results.log.store import RunFolder
 from bakeoff.results.records import TrialPlan, TrialRecord, Verdict, Window

@@ -23,7 +23,8 @@ from bakeoff.results.compare.gate import Outcome, judge
 from bakeoff.results.compare.sides import Side, side_of, together
 from bakeoff.results.errors import NoEvidence
 from bakeoff.results.export.benchmark_json import StoredRun, StoredTrial
-from bakeoff.results.findings import FindingCode, invalid
+from bakeoff.results.finding_codes import FindingCode
+from bakeoff.results.findings import invalid
 from bakeoff.results.log.run_log import Manifest
 from bakeoff.results.metrics import CATALOGUE, Absence, Value, absent
 from bakeoff.results.records import Load, RunStatus, Slo, TrialPlan, TrialRecord, Verdict, Window

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from bakeoff.harness.virtual import Exponential, Fixed, VirtualEngine, Whole
 from bakeoff.harness.virtual.runs import virtual_experiment, virtual_run
-from bakeoff.results.findings import FindingCode
+from bakeoff.results.finding_codes import FindingCode
 from bakeoff.results.metrics.catalogue import LATENCIES
 from bakeoff.results.metrics.relaxation import relaxation_of
 from bakeoff.results.run.run import Run

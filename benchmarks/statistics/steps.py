@@ -23,7 +23,7 @@ import numpy as np
 
 from bakeoff.harness.virtual import Batched, Fixed, Lognormal, PerToken, VirtualEngine, Whole
 from bakeoff.harness.virtual.runs import virtual_experiment, virtual_run
-from bakeoff.results.findings import FindingCode
+from bakeoff.results.finding_codes import FindingCode
 from bakeoff.results.run.cells import Trial
 from bakeoff.results.statistics.steps import MOST_DEVIATIONS, largest_step
 from bakeoff.results.units import NS_PER_S

@@ -26,7 +26,7 @@ import msgspec
 
 from bakeoff.harness.virtual import Batched, Exponential, Fixed, Lognormal, VirtualEngine, Whole
 from bakeoff.harness.virtual.runs import virtual_experiment, virtual_run
-from bakeoff.results.findings import FindingCode
+from bakeoff.results.finding_codes import FindingCode
 from bakeoff.results.records import Verdict
 from benchmarks.bars import Bars
 

@@ -3,7 +3,8 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from bakeoff.results.findings import Finding, FindingCode, invalid, note, warning
+from bakeoff.results.finding_codes import FindingCode
+from bakeoff.results.findings import Finding, invalid, note, warning
 from bakeoff.results.metrics.energy import second_sources
 from bakeoff.results.metrics.machine import foreign_cpu_share, gpu_errors, held_back
 from bakeoff.results.records import FAILED_EXPORTER, TelemetryRecord, Window

@@ -20,7 +20,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from bakeoff.results.findings import Finding, FindingCode, warning
+from bakeoff.results.finding_codes import FindingCode
+from bakeoff.results.findings import Finding, warning
 from bakeoff.results.metrics import latency
 from bakeoff.results.metrics.requests import prompt_length
 from bakeoff.results.records import Outcome, RequestRecord, TelemetryRecord, Window

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from bakeoff.results.columns import UNKNOWN
-from bakeoff.results.findings import Finding, FindingCode, invalid, warning
+from bakeoff.results.finding_codes import FindingCode
+from bakeoff.results.findings import Finding, invalid, warning
 from bakeoff.results.metrics.kinds import first_visible_ns
 from bakeoff.results.metrics.latency import ttft_s
 from bakeoff.results.records import RequestRecord, TokenSource

@@ -7,7 +7,8 @@ import numpy as np
 from bakeoff.harness.calibration.client_error import CALIBRATED_S
 from bakeoff.harness.verdict.evidence import Evidence
 from bakeoff.harness.verdict.punctuality import stalled
-from bakeoff.results.findings import Finding, FindingCode, invalid, warning
+from bakeoff.results.finding_codes import FindingCode
+from bakeoff.results.findings import Finding, invalid, warning
 from bakeoff.results.metrics import latency
 from bakeoff.results.metrics.client_error import widest_s
 from bakeoff.results.metrics.declaration import known

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from http import HTTPStatus
 
 from bakeoff.harness.verdict.evidence import Evidence
-from bakeoff.results.findings import Finding, FindingCode, invalid, warning
+from bakeoff.results.finding_codes import FindingCode
+from bakeoff.results.findings import Finding, invalid, warning
 from bakeoff.results.records import Phase
 from bakeoff.results.requests import Requests
 

@@ -17,7 +17,8 @@ from bakeoff.harness.verdict.failures import failed_requests, has_failed_ramp, r
 from bakeoff.harness.verdict.pressure import planned_per_s, pressure_findings
 from bakeoff.harness.verdict.punctuality import off_schedule
 from bakeoff.results.columns import UNKNOWN
-from bakeoff.results.findings import Finding, FindingCode, Severity, invalid, warning
+from bakeoff.results.finding_codes import FindingCode
+from bakeoff.results.findings import Finding, Severity, invalid, warning
 from bakeoff.results.log.consistency import impossible_times
 from bakeoff.results.metrics.backlog import backlog
 from bakeoff.results.metrics.drift import latency_drift, memory_growth
@@ -53,15 +54,6 @@ _ROUNDING = 1e-6
 _MIN_STOPPED_S = 0.25
 """Shorter stops of the engine's processes are not visible at 10 samples per second."""
 
-_EFFECTS_OF_FAULTS = frozenset({
-    FindingCode.ENGINE_RESTARTED, FindingCode.ENGINE_STOPPED, FindingCode.SATURATED, FindingCode.BECAME_SLOWER,
-    FindingCode.BECAME_FASTER,
-    FindingCode.BACKLOG_GREW, FindingCode.CAPACITY_UNCLEAR, FindingCode.ENGINE_FROZE,
-    FindingCode.WINDOW_SHORT_FOR_QUEUE, FindingCode.SEVERAL_SERVERS, FindingCode.ADDRESS_SLOW,
-    FindingCode.ADDRESS_IMBALANCE, FindingCode.ADDRESS_CACHE, FindingCode.COUNTERS_DISAGREE,
-    FindingCode.MEMORY_GROWS, FindingCode.LATENCY_DRIFTS,
-})  # fmt: skip
-"""What a trial shows in which the harness kills, stops or slows a replica."""
 _FOREIGN = frozenset({FindingCode.FOREIGN_LOAD, FindingCode.SOME_FOREIGN_LOAD})
 
 
@@ -69,7 +61,7 @@ def judge(evidence: Evidence) -> tuple[Verdict, list[Finding]]:
     """The verdict and its findings: invalidating ones first, the most serious on top, then warnings and notes."""
     found = _findings(evidence)
     if evidence.faults:
-        effects = _EFFECTS_OF_FAULTS
+        effects = {code for code in FindingCode if code.of_faults}
         if any(fault.ready_ns is not None for fault in evidence.faults):
             effects |= _FOREIGN  # the processes of a server that was started again are not known to be the engine's
         found = itertools.chain((each for each in found if each.code not in effects), _of_faults(evidence.faults))

@@ -7,7 +7,8 @@ import numpy as np
 
 from bakeoff.harness.verdict.evidence import Evidence
 from bakeoff.results.columns import UNKNOWN
-from bakeoff.results.findings import Finding, FindingCode, Severity, invalid, warning
+from bakeoff.results.finding_codes import FindingCode
+from bakeoff.results.findings import Finding, Severity, invalid, warning
 from bakeoff.results.metrics.backlog import Backlog, Pressure
 from bakeoff.results.metrics.relaxation import needed_window_s, relaxation
 from bakeoff.results.requests import Floats, Requests

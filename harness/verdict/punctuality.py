@@ -6,7 +6,8 @@ import numpy as np
 
 from bakeoff.harness.client.worker.loop_lag import BUSY_SHARE, SOURCE, STALL_NS
 from bakeoff.results.columns import UNKNOWN
-from bakeoff.results.findings import Finding, FindingCode, invalid
+from bakeoff.results.finding_codes import FindingCode
+from bakeoff.results.findings import Finding, invalid
 from bakeoff.results.metrics import latency
 from bakeoff.results.records import TelemetryRecord
 from bakeoff.results.requests import Requests

@@ -19,7 +19,7 @@ from enum import StrEnum
 
 import msgspec
 
-from bakeoff.results.findings import Cause, FindingCode
+from bakeoff.results.finding_codes import Cause, FindingCode
 from bakeoff.results.log.run_log import EngineFailure
 from bakeoff.results.records import TrialRecord, Verdict
 from bakeoff.results.statistics.comparison import Judgement

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from bakeoff.results.findings import FindingCode
+from bakeoff.results.finding_codes import FindingCode
 from bakeoff.results.metric import Role
 from bakeoff.results.metrics import sessions, throughput
 from bakeoff.results.metrics.catalogue import CATALOGUE, FAMILIES

@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from enum import Enum, auto
 
-from bakeoff.results.findings import Finding, FindingCode
+from bakeoff.results.finding_codes import FindingCode
+from bakeoff.results.findings import Finding
 from bakeoff.results.records import RunStatus, TrialPlan, TrialRecord, Verdict
 from bakeoff.results.run.run import Run
 from bakeoff.results.text.findings import main_reason, sentence, sentences

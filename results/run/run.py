@@ -17,7 +17,7 @@ import numpy as np
 from bakeoff.results.attribution import Attribution, attribution_of
 from bakeoff.results.errors import RunUnreadable
 from bakeoff.results.files.integrity import RESTORE
-from bakeoff.results.findings import FindingCode
+from bakeoff.results.finding_codes import FindingCode
 from bakeoff.results.log.remote import fetched, is_remote
 from bakeoff.results.log.run_log import Manifest, RunLog
 from bakeoff.results.log.search import SearchRecord

@@ -5,7 +5,8 @@ from itertools import pairwise
 
 import msgspec
 
-from bakeoff.results.findings import Finding, FindingCode, warning
+from bakeoff.results.finding_codes import FindingCode
+from bakeoff.results.findings import Finding, warning
 from bakeoff.results.records import TelemetryRecord
 from bakeoff.results.requests import Requests
 from bakeoff.results.server_view.pages import pages

@@ -23,7 +23,7 @@ from bakeoff.harness.virtual import (
 )
 from bakeoff.harness.virtual.draws import Service
 from bakeoff.harness.virtual.runs import run_in, virtual_experiment
-from bakeoff.results.findings import FindingCode
+from bakeoff.results.finding_codes import FindingCode
 from bakeoff.results.metrics import CATALOGUE
 from bakeoff.results.records import Outcome as RequestOutcome
 from bakeoff.results.records import Slo, Verdict

@@ -10,7 +10,7 @@ from bakeoff.harness.conduct.run import create_run, run_experiment
 from bakeoff.harness.conduct.world import inside
 from bakeoff.harness.experiment.reading import experiment_from
 from bakeoff.harness.virtual.runs import QUIET
-from bakeoff.results.findings import FindingCode
+from bakeoff.results.finding_codes import FindingCode
 from bakeoff.results.records import Outcome, Phase, RequestRecord
 from bakeoff.results.run.cells import Trial
 from tests.engines.fakes.answers import Answering, by_tokenizer

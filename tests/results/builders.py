@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from bakeoff.results.files.frames import FrameAppender
-from bakeoff.results.findings import Finding, FindingCode, invalid, warning
+from bakeoff.results.finding_codes import FindingCode
+from bakeoff.results.findings import Finding, invalid, warning
 from bakeoff.results.log.run_log import (
     EngineFailure,
     EngineLost,

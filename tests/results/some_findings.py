@@ -2,15 +2,16 @@
 
 from string import Formatter
 
-from bakeoff.results.findings import Finding, FindingCode, Parameter, Severity
-from bakeoff.results.text.findings import OPTIONS, SENTENCES
+from bakeoff.results.finding_codes import FindingCode
+from bakeoff.results.findings import Finding, Parameter, Severity
+from bakeoff.results.text.findings import OPTIONS
 
 _TEXTS = {"detail", "counter", "outcome", "error", "latency", "gpu", "power_basis", "cache", "example", "tool"}
 
 
 def parameters_of(code: FindingCode) -> set[str]:
     """The fields of a code's sentence, without the options that it names."""
-    return {field for _, field, _, _ in Formatter().parse(SENTENCES[code]) if field is not None} - OPTIONS.keys()
+    return {field for _, field, _, _ in Formatter().parse(code.template) if field is not None} - OPTIONS.keys()
 
 
 def void(code: FindingCode, **parameters: Parameter) -> Finding:

@@ -11,7 +11,8 @@ import numpy as np
 
 from bakeoff.harness.conduct.policies import Decision, Done
 from bakeoff.harness.conduct.preparation import Preparation
-from bakeoff.results.findings import Cause, FindingCode, is_against_engine
+from bakeoff.results.finding_codes import Cause, FindingCode
+from bakeoff.results.findings import is_against_engine
 from bakeoff.results.log.run_log import LevelJudged, LevelsSkipped, RunLog, TrialPlanned
 from bakeoff.results.log.search import Attempt, Exceeded, Over, SearchConfig
 from bakeoff.results.log.store import RunFolder

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import msgspec
 
 from bakeoff.harness.conduct.policies import Done
-from bakeoff.results.findings import FindingCode, is_of_surroundings
+from bakeoff.results.finding_codes import FindingCode
+from bakeoff.results.findings import is_of_surroundings
 from bakeoff.results.log.run_log import RunLog, TrialPlanned
 from bakeoff.results.records import TrialPlan, TrialRecord, Verdict
 from bakeoff.results.text.findings import main_reason

@@ -29,7 +29,7 @@ from bakeoff.harness.experiment.reading import experiment_from
 from bakeoff.harness.host.cpu import read_process
 from bakeoff.harness.host.machine_state import machine_findings
 from bakeoff.harness.truth import Schedule, Truth, truth_process
-from bakeoff.results.findings import FindingCode
+from bakeoff.results.finding_codes import FindingCode
 from bakeoff.results.log.run_log import EngineStarted, RunLog, TrialFinished
 from benchmarks.bars import Bars, model_argument
 

@@ -17,7 +17,7 @@ from bakeoff.harness.conduct.run import create_run, run_experiment
 from bakeoff.harness.experiment.config import Experiment
 from bakeoff.harness.experiment.reading import experiment_from
 from bakeoff.harness.truth import Schedule, truth_process
-from bakeoff.results.findings import FindingCode
+from bakeoff.results.finding_codes import FindingCode
 from bakeoff.results.records import Verdict
 from benchmarks.bars import Bars
 from tests.harness.ray_nodes import ray_nodes

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from bakeoff.results.findings import FindingCode
+from bakeoff.results.finding_codes import FindingCode
 from bakeoff.results.records import RunStatus, Verdict
 from benchmarks.bars import Bars, model_argument
 from tests.acceptance.disturbed import DisturbedRun

@@ -23,7 +23,7 @@ import psutil
 
 from bakeoff import results
 from bakeoff.results.files.frames import FrameLog
-from bakeoff.results.findings import FindingCode
+from bakeoff.results.finding_codes import FindingCode
 from bakeoff.results.records import Phase, StreamRecord, Verdict
 from bakeoff.results.text.findings import sentence
 from benchmarks.bars import Bars

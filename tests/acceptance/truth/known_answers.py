@@ -16,7 +16,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from bakeoff.harness.virtual import Exponential, Fixed, PerToken, VirtualEngine, Whole
-from bakeoff.results.findings import FindingCode
+from bakeoff.results.finding_codes import FindingCode
 from bakeoff.results.statistics.distributions import t_quantile
 from benchmarks.bars import Bars
 from tests.acceptance.known_answers import Outcome, Scenario, run_and_check, run_scenario, scenarios

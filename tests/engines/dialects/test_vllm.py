@@ -24,7 +24,8 @@ from bakeoff.engines.dialects import (
 from bakeoff.harness.client import decode_stream
 from bakeoff.harness.verdict.evidence import Evidence
 from bakeoff.harness.verdict.judge import judge
-from bakeoff.results.findings import FindingCode, warning
+from bakeoff.results.finding_codes import FindingCode
+from bakeoff.results.findings import warning
 from bakeoff.results.records import Load, Outcome, RequestRecord, TokenSource, Window
 from bakeoff.workloads import Message, Turn
 from tests.harness.samples import stream

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bakeoff.results.findings import FindingCode
+from bakeoff.results.finding_codes import FindingCode
 from bakeoff.results.records import Outcome, TokenSource
 from tests.engines.fakes.answers import ScriptedAnswer
 from tests.engines.fakes.anthropic import FakeAnthropic

@@ -23,7 +23,8 @@ from bakeoff.harness.experiment.reading import experiment_from
 from bakeoff.harness.virtual import Death, Fault, VirtualEngine, virtual_experiment, virtual_run
 from bakeoff.harness.virtual.runs import QUIET
 from bakeoff.results.files.frames import FrameLog
-from bakeoff.results.findings import FindingCode, invalid
+from bakeoff.results.finding_codes import FindingCode
+from bakeoff.results.findings import invalid
 from bakeoff.results.log.store import RunFolder
 from bakeoff.results.records import Phase, RunStatus, StreamRecord, Verdict
 from tests.engines.quill import install, model

@@ -12,7 +12,7 @@ from bakeoff.harness.experiment.config import Experiment
 from bakeoff.harness.experiment.reading import experiment_from
 from bakeoff.harness.virtual import Fixed, PerToken, VirtualEngine, virtual_run
 from bakeoff.harness.virtual.engine import Fault
-from bakeoff.results.findings import FindingCode
+from bakeoff.results.finding_codes import FindingCode
 from bakeoff.results.metrics.recovery import recoveries
 from bakeoff.results.records import FaultAction, FaultRecord, Outcome, Phase, RequestRecord, Slo, Verdict, Window
 from bakeoff.results.report import render_html

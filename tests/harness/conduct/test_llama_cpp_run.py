@@ -12,7 +12,7 @@ import pytest
 
 from bakeoff import results
 from bakeoff.engines import pick_port
-from bakeoff.results.findings import FindingCode
+from bakeoff.results.finding_codes import FindingCode
 from bakeoff.results.records import Outcome, RunStatus, TokenSource, Verdict
 from tests.engines.fakes.answers import ScriptedAnswer, by_tokenizer
 from tests.engines.fakes.llama_cpp import FakeLlamaServer

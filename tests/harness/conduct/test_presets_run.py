@@ -17,7 +17,8 @@ from bakeoff.harness.conduct.run import create_run, run_experiment
 from bakeoff.harness.experiment.reading import experiment_from
 from bakeoff.harness.virtual import VirtualEngine, VirtualWorld, run_in
 from bakeoff.harness.virtual.runs import QUIET
-from bakeoff.results.findings import Finding, FindingCode
+from bakeoff.results.finding_codes import FindingCode
+from bakeoff.results.findings import Finding
 from bakeoff.results.records import Outcome, Phase, RequestRecord, Verdict
 from bakeoff.results.run.cells import Trial
 from bakeoff.workloads import Seed, Tokenizer, workload

@@ -27,7 +27,8 @@ from bakeoff.results.attribution import Latency, Part
 from bakeoff.results.attribution.roofline import Roofline
 from bakeoff.results.export.tables import Format, Table, table
 from bakeoff.results.files.frames import FrameAppender
-from bakeoff.results.findings import Finding, FindingCode, Severity
+from bakeoff.results.finding_codes import FindingCode
+from bakeoff.results.findings import Finding, Severity
 from bakeoff.results.log.run_log import TrialFinished
 from bakeoff.results.log.step_costs import StepCost, TrialCosts
 from bakeoff.results.log.step_log import RequestQueued, StepRecord

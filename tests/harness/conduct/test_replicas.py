@@ -18,7 +18,7 @@ from bakeoff.harness.experiment.faults import Fault
 from bakeoff.harness.experiment.reading import experiment_from
 from bakeoff.harness.virtual import Fixed, PerToken, VirtualEngine, virtual_run
 from bakeoff.harness.virtual.engine import Death
-from bakeoff.results.findings import FindingCode
+from bakeoff.results.finding_codes import FindingCode
 from bakeoff.results.records import FaultAction, Phase, Verdict
 from bakeoff.results.report import render_html
 from bakeoff.results.report.sections.faults import figures_of, name_of

@@ -35,7 +35,7 @@ from bakeoff.harness.virtual import (
     virtual_run,
 )
 from bakeoff.results.errors import NotWritable
-from bakeoff.results.findings import FindingCode
+from bakeoff.results.finding_codes import FindingCode
 from bakeoff.results.log.run_log import Event, RunEnded, TrialFinished
 from bakeoff.results.log.store import RunFolder
 from bakeoff.results.records import ClientError, Outcome, Phase, RunStatus, Verdict

@@ -13,7 +13,8 @@ from bakeoff.engines.adapters.reference import ReferenceEngine
 from bakeoff.engines.metrics import Prometheus
 from bakeoff.harness.conduct.progress import PlainObserver
 from bakeoff.harness.conduct.run import create_run, run_experiment
-from bakeoff.results.findings import FindingCode, is_against_engine
+from bakeoff.results.finding_codes import FindingCode
+from bakeoff.results.findings import is_against_engine
 from bakeoff.results.records import Verdict
 from bakeoff.results.run.cells import Trial
 from tests.harness.conduct.test_run import make_experiment, truth

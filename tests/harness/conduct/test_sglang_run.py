@@ -13,7 +13,7 @@ import tokenizers
 
 from bakeoff import results
 from bakeoff.engines import pick_port
-from bakeoff.results.findings import FindingCode
+from bakeoff.results.finding_codes import FindingCode
 from bakeoff.results.records import Outcome, Phase, RequestRecord, RunStatus, TokenSource, Verdict
 from tests.engines.fakes.sglang import SLOW_FIRST_S, FakeSglang
 from tests.engines.fakes.sglang_flags import arguments

@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 
 from bakeoff import results
-from bakeoff.results.findings import FindingCode
+from bakeoff.results.finding_codes import FindingCode
 from bakeoff.results.records import Outcome, Phase, RequestRecord, RunStatus, TokenSource, Verdict
 from tests.engines.fakes.answers import by_tokenizer
 from tests.engines.fakes.stage import Script, running

@@ -13,7 +13,7 @@ import pytest
 
 from bakeoff import results
 from bakeoff.engines.errors import EngineError
-from bakeoff.results.findings import FindingCode
+from bakeoff.results.finding_codes import FindingCode
 from bakeoff.results.records import Outcome, RunStatus, TokenSource, Verdict
 from tests.engines.fakes.answers import ScriptedAnswer, by_tokenizer
 from tests.engines.fakes.stage import Script, Token

@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from bakeoff.results import Run
-from bakeoff.results.findings import FindingCode
+from bakeoff.results.finding_codes import FindingCode
 from bakeoff.results.records import Outcome, Verdict
 from bakeoff.results.report.verdict import verdict
 from bakeoff.results.run.groups import by_model

@@ -3,7 +3,8 @@
 import pytest
 
 from bakeoff.harness.host.machine_state import MAX_FOREIGN_SHARE, machine_findings, sampler_lost
-from bakeoff.results.findings import Cause, Finding, FindingCode, Severity, invalid, is_against_engine, note, warning
+from bakeoff.results.finding_codes import Cause, FindingCode
+from bakeoff.results.findings import Finding, Severity, invalid, is_against_engine, note, warning
 from bakeoff.results.metrics.machine import POWER_CAP, SLOWDOWN, PowerBasis
 from bakeoff.results.records import TelemetryRecord, Window
 

@@ -11,7 +11,7 @@ import pytest
 from bakeoff.harness.host.machine_state import machine_findings
 from bakeoff.harness.telemetry.exporter import Device, ExporterProbe, ExporterReader
 from bakeoff.harness.telemetry.orders import ExporterPage
-from bakeoff.results.findings import FindingCode
+from bakeoff.results.finding_codes import FindingCode
 from bakeoff.results.metrics.energy import energy, second_sources
 from bakeoff.results.metrics.memory import peak_gpu_bytes
 from bakeoff.results.records import TelemetryRecord, Window

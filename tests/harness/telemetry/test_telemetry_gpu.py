@@ -14,7 +14,8 @@ from bakeoff.harness.telemetry.gpu_probe import GpuProbe
 from bakeoff.harness.telemetry.nvml_fields import HELD_BACK, LINKS, POLICIES
 from bakeoff.harness.telemetry.orders import Sample
 from bakeoff.results.files.jsonl import read_log
-from bakeoff.results.findings import Finding, FindingCode, Severity
+from bakeoff.results.finding_codes import FindingCode
+from bakeoff.results.findings import Finding, Severity
 from bakeoff.results.metrics.machine import held_back
 from bakeoff.results.records import TelemetryRecord, Window
 from tests.harness.fake_nvml import (

@@ -13,7 +13,8 @@ from bakeoff.results import load
 from bakeoff.results.compare.floor import FLOOR_FILE
 from bakeoff.results.errors import NoEvidence, NotComparable, RunNotFound
 from bakeoff.results.export.benchmark_json import benchmark_json
-from bakeoff.results.findings import FindingCode, invalid
+from bakeoff.results.finding_codes import FindingCode
+from bakeoff.results.findings import invalid
 from bakeoff.results.metrics import CATALOGUE
 from bakeoff.results.text.format import value_text
 from tests.results.builders import FAST, LOADS, Sheet, build_run

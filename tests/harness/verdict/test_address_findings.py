@@ -11,7 +11,8 @@ import pytest
 from bakeoff.harness.verdict.addresses import address_findings
 from bakeoff.harness.verdict.evidence import Evidence
 from bakeoff.harness.verdict.judge import judge
-from bakeoff.results.findings import Finding, FindingCode, Severity
+from bakeoff.results.finding_codes import FindingCode
+from bakeoff.results.findings import Finding, Severity
 from bakeoff.results.records import Load, Outcome, Phase, RequestRecord, TelemetryRecord, Verdict, Window
 from tests.harness.samples import request
 from tests.results.readings import S, reading

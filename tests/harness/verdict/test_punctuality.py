@@ -5,7 +5,8 @@ from msgspec.structs import replace
 
 from bakeoff.harness.client.worker.loop_lag import BUSY_SHARE, NAMES, SOURCE
 from bakeoff.harness.verdict.punctuality import off_schedule, stalled
-from bakeoff.results.findings import FindingCode, invalid
+from bakeoff.results.finding_codes import FindingCode
+from bakeoff.results.findings import invalid
 from bakeoff.results.records import RequestRecord, TelemetryRecord
 from bakeoff.results.requests import Requests
 from tests.harness.samples import request

@@ -8,7 +8,8 @@ import pytest
 
 from bakeoff.harness.verdict.evidence import Evidence
 from bakeoff.harness.verdict.judge import judge
-from bakeoff.results.findings import Cause, Finding, FindingCode, Severity, invalid, note, warning
+from bakeoff.results.finding_codes import Cause, FindingCode
+from bakeoff.results.findings import Finding, Severity, invalid, note, warning
 from bakeoff.results.metrics.machine import HEAT_OR_BRAKE
 from bakeoff.results.records import (
     Cache,

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from bakeoff.harness.verdict.evidence import Evidence
 from bakeoff.harness.verdict.judge import judge
-from bakeoff.results.findings import Finding, FindingCode, invalid
+from bakeoff.results.finding_codes import FindingCode
+from bakeoff.results.findings import Finding, invalid
 from bakeoff.results.records import Load, RequestRecord, TelemetryRecord, Verdict, Window
 from tests.harness.samples import request
 

@@ -6,7 +6,8 @@ import pytest
 
 from bakeoff.harness.verdict.evidence import Evidence
 from bakeoff.harness.verdict.judge import judge
-from bakeoff.results.findings import Finding, FindingCode, invalid, warning
+from bakeoff.results.finding_codes import FindingCode
+from bakeoff.results.findings import Finding, invalid, warning
 from bakeoff.results.records import Cache, Load, RequestRecord, TelemetryRecord, TrafficRecord, Verdict, Window
 from tests.harness.samples import request
 from tests.results.readings import reading

@@ -8,7 +8,7 @@ import pytest
 from bakeoff.harness.virtual import Fixed, PerToken, VirtualEngine, VirtualWorld, run_in, virtual_experiment
 from bakeoff.harness.virtual.served import Ending
 from bakeoff.harness.virtual.world import WorkerLoss
-from bakeoff.results.findings import FindingCode
+from bakeoff.results.finding_codes import FindingCode
 from bakeoff.results.records import Verdict
 from bakeoff.results.text.findings import sentence
 

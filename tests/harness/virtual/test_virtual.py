@@ -35,7 +35,8 @@ from bakeoff.harness.virtual import (
 )
 from bakeoff.results.compare.config import ComparisonConfig
 from bakeoff.results.compare.gate import Outcome as Gate
-from bakeoff.results.findings import Finding, FindingCode, invalid
+from bakeoff.results.finding_codes import FindingCode
+from bakeoff.results.findings import Finding, invalid
 from bakeoff.results.log.run_log import EngineStarting
 from bakeoff.results.log.search import Over
 from bakeoff.results.records import Outcome, Phase, RunStatus, Verdict

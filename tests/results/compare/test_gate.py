@@ -16,7 +16,8 @@ from bakeoff.results.compare.gate import GateVerdict, Outcome, Regression, Regre
 from bakeoff.results.compare.sides import AnyTrial, Side, select, side_of
 from bakeoff.results.compare.text import reason_text, why_text
 from bakeoff.results.errors import NoEvidence
-from bakeoff.results.findings import Finding, FindingCode, invalid
+from bakeoff.results.finding_codes import FindingCode
+from bakeoff.results.findings import Finding, invalid
 from bakeoff.results.log.run_log import EngineFailure, EngineFate
 from bakeoff.results.metrics import Absence, Value, absent
 from bakeoff.results.records import AddressDescription, RunStatus, Slo

@@ -4,7 +4,8 @@ import msgspec
 import pytest
 
 from bakeoff.results.compare.reliability import FailureMode, Tally, failure_mode_of, tallies
-from bakeoff.results.findings import Finding, FindingCode, invalid, warning
+from bakeoff.results.finding_codes import FindingCode
+from bakeoff.results.findings import Finding, invalid, warning
 from bakeoff.results.log.run_log import EngineFailure, EngineFate
 from bakeoff.results.records import Load, TrialRecord, Verdict
 from bakeoff.results.report.tallies import tally_text

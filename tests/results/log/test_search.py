@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from bakeoff import results
-from bakeoff.results.findings import FindingCode
+from bakeoff.results.finding_codes import FindingCode
 from bakeoff.results.log.run_log import LevelJudged
 from bakeoff.results.log.search import Attempt, Ended, EngineSearch, Over, SearchConfig, SearchRecord, Skip
 from bakeoff.results.log.store import RunFolder

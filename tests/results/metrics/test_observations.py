@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from bakeoff import results
-from bakeoff.results.findings import FindingCode, warning
+from bakeoff.results.finding_codes import FindingCode
+from bakeoff.results.findings import warning
 from bakeoff.results.metrics import CATALOGUE, trial_metrics
 from bakeoff.results.metrics.catalogue import FAMILIES
 from bakeoff.results.metrics.trial import observation_counts

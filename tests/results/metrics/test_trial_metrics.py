@@ -5,7 +5,8 @@ import math
 import msgspec
 import pytest
 
-from bakeoff.results.findings import FindingCode, invalid, warning
+from bakeoff.results.finding_codes import FindingCode
+from bakeoff.results.findings import invalid, warning
 from bakeoff.results.metrics import (
     CATALOGUE,
     HEADLINE,

@@ -4,7 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from bakeoff import results
-from bakeoff.results.findings import FindingCode, invalid
+from bakeoff.results.finding_codes import FindingCode
+from bakeoff.results.findings import invalid
 from bakeoff.results.log.run_log import EngineFailure, EngineFate
 from bakeoff.results.records import Load, RunStatus
 from bakeoff.results.report.verdict import verdict

@@ -2,7 +2,8 @@
 
 import pytest
 
-from bakeoff.results.findings import FindingCode, warning
+from bakeoff.results.finding_codes import FindingCode
+from bakeoff.results.findings import warning
 from bakeoff.results.records import Outcome, TelemetryRecord
 from bakeoff.results.requests import Requests
 from bakeoff.results.server_view import Fall, fall, tokens_disagree

@@ -6,18 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from bakeoff.results.findings import Cause, Finding, FindingCode, Parameter, invalid, is_against_engine, note, warning
+from bakeoff.results.finding_codes import Cause, FindingCode
+from bakeoff.results.findings import Finding, Parameter, invalid, is_against_engine, note, warning
 from bakeoff.results.metrics import Value, absent
 from bakeoff.results.metrics.machine import PowerBasis
 from bakeoff.results.metrics.objectives import Violation
-from bakeoff.results.text.findings import SENTENCES, sentence, sentences, violation_sentence
+from bakeoff.results.text.findings import sentence, sentences, violation_sentence
 from tests.results.some_findings import parameters_of, void
 
 ROOT = Path(__file__).parents[3]
 
 
 def test_every_code_has_a_sentence_and_a_cause() -> None:
-    assert set(SENTENCES) == set(FindingCode)
+    assert all(code.template for code in FindingCode)
     assert all(code.cause in Cause for code in FindingCode)
 
 

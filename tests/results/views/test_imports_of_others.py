@@ -9,7 +9,7 @@ import pytest
 
 from bakeoff.harness.run_import import import_aiperf, import_guidellm
 from bakeoff.results import NotImportable, Run, load
-from bakeoff.results.findings import FindingCode
+from bakeoff.results.finding_codes import FindingCode
 from bakeoff.results.records import Outcome, Verdict
 
 S = 1_000_000_000

@@ -17,7 +17,7 @@ from bakeoff.results import NotComparable, NotImportable, Run, load
 from bakeoff.results.compare.comparison import compare_sides
 from bakeoff.results.compare.sides import Side, compared_value, select
 from bakeoff.results.errors import NoEvidence
-from bakeoff.results.findings import FindingCode
+from bakeoff.results.finding_codes import FindingCode
 from bakeoff.results.metrics import Absence
 from bakeoff.results.records import EngineDescription, Load, Outcome, Phase, RequestRecord, Verdict
 from bakeoff.results.requests import Requests

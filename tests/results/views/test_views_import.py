@@ -17,7 +17,8 @@ from bakeoff.harness.run_import import NOTE, import_vllm
 from bakeoff.results import NotImportable, Run, load
 from bakeoff.results.compare.comparison import compare_sides
 from bakeoff.results.compare.sides import select
-from bakeoff.results.findings import FindingCode, warning
+from bakeoff.results.finding_codes import FindingCode
+from bakeoff.results.findings import warning
 from bakeoff.results.records import Outcome, RequestRecord, RunStatus, TokenSource, Verdict
 from bakeoff.results.views import VIEWS, Log
 

@@ -39,7 +39,7 @@ from bakeoff.harness.verdict import client as client_rules
 from bakeoff.harness.verdict import punctuality
 from bakeoff.installation import how_to_install
 from bakeoff.results.files.frames import FrameAppender, FrameLog
-from bakeoff.results.findings import FindingCode
+from bakeoff.results.finding_codes import FindingCode
 from bakeoff.results.log.store import TrialFolder
 from bakeoff.results.records import Phase, RunStatus, StreamEnd, StreamRecord, Verdict
 from tests.harness.fleet_scenes import planned, play, put_on, truth, under_way

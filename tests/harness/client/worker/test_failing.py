@@ -14,7 +14,7 @@ from bakeoff.harness.client.worker.session_feed import PreparedSession
 from bakeoff.harness.client.worker.sessions import RequestInFlight
 from bakeoff.harness.host.clock import LoopClock, run_virtual
 from bakeoff.harness.virtual import Fault, VirtualEngine, virtual_experiment, virtual_run
-from bakeoff.results.findings import FindingCode
+from bakeoff.results.finding_codes import FindingCode
 from bakeoff.results.records import RunStatus, StreamEnd, Verdict
 from tests.harness.driving import S, wire
 from tests.harness.samples import DONE, FINISH, TOKEN, MemoryRecorder, closed

@@ -17,7 +17,8 @@ from bakeoff.harness.conduct.run import create_run
 from bakeoff.harness.conduct.world import World
 from bakeoff.harness.experiment.reading import experiment_from
 from bakeoff.harness.virtual import VirtualWorld
-from bakeoff.results.findings import Finding, FindingCode
+from bakeoff.results.finding_codes import FindingCode
+from bakeoff.results.findings import Finding
 from bakeoff.results.log.run_log import EngineLost, RunLogWriter, TrialFinished, TrialPlanned
 from bakeoff.results.log.search import Attempt, Ended, EngineSearch, Exceeded, Over
 from bakeoff.results.metrics import Absence, Value, absent

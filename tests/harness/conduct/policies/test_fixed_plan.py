@@ -9,7 +9,8 @@ from bakeoff.harness.conduct.policies import Done
 from bakeoff.harness.conduct.policies.fixed_plan import FixedPlan, is_spoilt
 from bakeoff.harness.conduct.progress import PlainObserver
 from bakeoff.harness.virtual import virtual_experiment
-from bakeoff.results.findings import Finding, FindingCode, Severity
+from bakeoff.results.finding_codes import FindingCode
+from bakeoff.results.findings import Finding, Severity
 from bakeoff.results.log.run_log import RunLog, TrialFinished, TrialPlanned
 from bakeoff.results.records import Load, TrialPlan, TrialRecord, Verdict, Window
 

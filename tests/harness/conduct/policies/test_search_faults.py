@@ -9,7 +9,7 @@ from bakeoff import results
 from bakeoff.harness.conduct.policies.search_config import search_config
 from bakeoff.harness.experiment.reading import experiment_from
 from bakeoff.harness.virtual import Death, Fixed, VirtualEngine, Whole, virtual_search
-from bakeoff.results.findings import FindingCode
+from bakeoff.results.finding_codes import FindingCode
 from bakeoff.results.log.search import Ended, EngineSearch
 from bakeoff.results.records import RunStatus
 

@@ -14,7 +14,7 @@ from bakeoff import results
 from bakeoff.harness.conduct.world import inside
 from bakeoff.harness.truth import Schedule
 from bakeoff.harness.virtual import Fault, Fixed, PerToken, VirtualEngine, VirtualWorld
-from bakeoff.results.findings import FindingCode
+from bakeoff.results.finding_codes import FindingCode
 from bakeoff.results.log.search import Ended
 from bakeoff.results.records import RunStatus
 from bakeoff.results.report.search_lines import attempt_why

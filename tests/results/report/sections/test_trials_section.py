@@ -8,7 +8,8 @@ import pytest
 from msgspec import structs
 
 from bakeoff import results
-from bakeoff.results.findings import FindingCode, note
+from bakeoff.results.finding_codes import FindingCode
+from bakeoff.results.findings import note
 from bakeoff.results.metrics import CATALOGUE
 from bakeoff.results.report import render_html
 from bakeoff.results.report.sections.trials import _row, trial_rows
