@@ -23,6 +23,7 @@ from bakeoff.results.metrics import CATALOGUE
 from bakeoff.results.run.cells import Cell
 from bakeoff.results.run.run import Run, by_repeat
 from bakeoff.results.statistics import Interval, compare_runs
+from bakeoff.results.statistics.comparison import Criteria
 from bakeoff.results.text.format import interval_text, ratio_text
 from benchmarks.bars import Bars
 from benchmarks.experiments import measured
@@ -48,7 +49,7 @@ def gain(run: Run, below: Cell, above: Cell) -> Interval | None:
         by_repeat((trial for trial in run.finished if trial.record.engine == cell.engine), cell.load, RATE)
         for cell in (below, above)
     ]
-    return compare_runs(CATALOGUE[RATE], above.load, *rates, interleaved=True, alpha=0.05).ratio
+    return compare_runs(CATALOGUE[RATE], above.load, *rates, interleaved=True, criteria=Criteria(alpha=0.05)).ratio
 
 
 def main() -> None:

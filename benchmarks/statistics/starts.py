@@ -16,6 +16,7 @@ from bakeoff.results.compare.config import START_NOISE
 from bakeoff.results.compare.noise import caveat_text
 from bakeoff.results.metrics import CATALOGUE
 from bakeoff.results.statistics import Comparison, Judgement, compare_runs
+from bakeoff.results.statistics.comparison import Criteria
 from bakeoff.results.statistics.unseen import NoiseSource, Unseen
 from benchmarks.bars import Bars
 
@@ -76,7 +77,9 @@ def compared(
     starts, own = rng.normal([0.0, effect], start_sd), TRIAL_NOISE * (1 - shared) ** 0.5
     a, b = (dict(enumerate(np.exp(start + both + rng.normal(0, own, repeats)))) for start in starts)
     unseen = Unseen(NoiseSource.STARTS, 2.0, assumed)
-    return compare_runs(METRIC, "c=8", a, b, interleaved=True, alpha=ALPHA, detect=0.1, unseen=unseen)
+    return compare_runs(
+        METRIC, "c=8", a, b, interleaved=True, criteria=Criteria(alpha=ALPHA, detect=0.1), unseen=unseen
+    )
 
 
 if __name__ == "__main__":

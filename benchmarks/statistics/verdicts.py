@@ -15,6 +15,7 @@ import numpy as np
 
 from bakeoff.results.metrics import CATALOGUE
 from bakeoff.results.statistics import ALPHA, BAND, Comparison, Judgement, compare_runs, guardrails, log_t_interval
+from bakeoff.results.statistics.comparison import Criteria
 from bakeoff.results.statistics.sequential import analysis_schedule, nominal_levels
 from benchmarks.bars import Bars
 
@@ -51,7 +52,9 @@ def judgements(world: World, count: int, seed: int, band: float, alpha: float = 
     """The judgements of `compare_runs` on ``count`` experiments."""
     rng = np.random.default_rng(seed)
     return [
-        compare_runs(METRIC, "c=8", *world.sides(rng), interleaved=True, alpha=alpha, band=band).judgement
+        compare_runs(
+            METRIC, "c=8", *world.sides(rng), interleaved=True, criteria=Criteria(alpha=alpha, band=band)
+        ).judgement
         for _ in range(count)
     ]
 
@@ -83,7 +86,9 @@ def two_noisier_trials(bars: Bars, count: int) -> None:
                 dict(enumerate(np.exp(rng.normal(0, cv, trials)).tolist()))
                 for cv, trials in ((0.01, 8), (0.01 * ratio, 2))
             )
-            alarms += compare_runs(METRIC, "c=8", a, b, interleaved=False, band=NARROW).judgement in ALARMS
+            alarms += (
+                compare_runs(METRIC, "c=8", a, b, interleaved=False, criteria=Criteria(band=NARROW)).judgement in ALARMS
+            )
         bars.add(f"false_alarms_two_trials_{ratio}_times_noisier", alarms / count, "<=", most)
 
 
@@ -106,7 +111,7 @@ def coverage(bars: Bars, count: int) -> None:
         for _ in range(count):
             a, b = world.sides(rng)
             interval = log_t_interval(list(a.values()))
-            ratio = compare_runs(METRIC, "c=8", a, b, interleaved=True, alpha=0.05).ratio
+            ratio = compare_runs(METRIC, "c=8", a, b, interleaved=True, criteria=Criteria(alpha=0.05)).ratio
             interval_hits += interval is not None and (interval.low or 0) <= 1 <= (interval.high or 0)
             ratio_hits += ratio is not None and (ratio.low or 0) <= 1.05 <= (ratio.high or 0)
         for name, covered in (("interval", interval_hits), ("ratio", ratio_hits)):
@@ -120,7 +125,9 @@ def many_metrics(bars: Bars, reports: int, metrics: int = 60) -> None:
     alarmed = 0
     for _ in range(reports):
         comparisons = [
-            compare_runs(METRIC, f"metric {number}", *world.sides(rng), interleaved=True, band=NARROW)
+            compare_runs(
+                METRIC, f"metric {number}", *world.sides(rng), interleaved=True, criteria=Criteria(band=NARROW)
+            )
             for number in range(metrics)
         ]
         alarmed += any(comparison.judgement in ALARMS for comparison in guardrails(comparisons))
@@ -154,7 +161,9 @@ def sequential(bars: Bars, count: int) -> None:
             a, b = world.sides(rng)
             for look, level in zip(looks, levels, strict=True):
                 sides = ({repeat: side[repeat] for repeat in range(look)} for side in (a, b))
-                judgement = compare_runs(METRIC, "c=8", *sides, interleaved=True, alpha=level, band=band).judgement
+                judgement = compare_runs(
+                    METRIC, "c=8", *sides, interleaved=True, criteria=Criteria(alpha=level, band=band)
+                ).judgement
                 if judgement is not Judgement.UNCLEAR:
                     break
             hits += judgement in wanted

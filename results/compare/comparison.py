@@ -42,7 +42,7 @@ from bakeoff.results.run.work import WorkComparison, compare_work
 from bakeoff.results.statistics import Comparison, Judgement, compare_runs, compare_sessions, guardrails
 from bakeoff.results.statistics.between_runs import MIN_RUNS, NoiseFloor
 from bakeoff.results.statistics.change_points import change_points
-from bakeoff.results.statistics.comparison import Parameters, Reason, of_effect, scale_of
+from bakeoff.results.statistics.comparison import Criteria, Parameters, Reason, of_effect, scale_of
 from bakeoff.results.statistics.pooling import Others, Runs, Trials
 from bakeoff.results.statistics.two_sample import MIN_PAIRS, Scale
 from bakeoff.results.statistics.unseen import Unseen
@@ -267,18 +267,13 @@ def _judged(pair: _Pair, metric: Metric, pairs: Mapping[str, _Pair]) -> Comparis
 
 def _measured(pair: _Pair, metric: Metric, pairs: Mapping[str, _Pair]) -> Comparison:
     """Compare with the test that fits the way in which the sides were measured."""
-    alpha, band, level = pair.config.alpha, pair.config.band_of(metric), pair.level
-    error = largest_error_s(metric.name, (*pair.trials[0], *pair.trials[1]))
-    min_error = _min_error(pair, metric)
-    zeros_by_chance = metric.name == "goodput_per_s" and sum(map(_met, pair.trials[0])) < _FEW * len(pair.trials[0])
+    criteria, level = _criteria(pair, metric), pair.level
     own, loads, metrics = _values(pair, metric.name), *_sharing_noise(pair, metric.name, pairs)
     of_a, of_b = own
     if of_a.keys() == of_b.keys() and len(of_a) == 1:
         values_a, values_b = _in_one_session(own)
         return compare_runs(
-            metric, level, values_a, values_b, interleaved=True,
-            alpha=alpha, band=band, error=error, min_error=min_error, zeros_by_chance=zeros_by_chance,
-            detect=pair.config.detect,
+            metric, level, values_a, values_b, interleaved=True, criteria=criteria,
             others=Others[Trials]([_in_one_session(one) for one in loads], [_in_one_session(one) for one in metrics]),
             unseen=_of_starts(pair, metric),
         )  # fmt: skip
@@ -289,20 +284,28 @@ def _measured(pair: _Pair, metric: Metric, pairs: Mapping[str, _Pair]) -> Compar
         )
         paired_a, paired_b = _in_pairs(own, common)
         return compare_runs(
-            metric, level, paired_a, paired_b, interleaved=True, only_pairs=True,
-            alpha=alpha, band=band, error=error, min_error=min_error, zeros_by_chance=zeros_by_chance,
-            detect=pair.config.detect, others=Others[Trials](of_loads, of_metrics),
-            unseen=_of_starts(pair, metric),
+            metric, level, paired_a, paired_b, interleaved=True, only_pairs=True, criteria=criteria,
+            others=Others[Trials](of_loads, of_metrics), unseen=_of_starts(pair, metric),
         )  # fmt: skip
     runs_a, runs_b = _in_runs(own)
     baseline = _since_last_step(runs_a)
     floor = _floor(pair, metric.name) if len(baseline) < MIN_RUNS else None
     in_loads, in_metrics = ([_in_runs(one, newest=len(baseline)) for one in kind] for kind in (loads, metrics))
     return compare_sessions(
-        metric, level, baseline, runs_b, floor=floor, unseen_sd=pair.config.unseen_sd,
-        alpha=alpha, band=band, error=error, min_error=min_error, zeros_by_chance=zeros_by_chance,
-        detect=pair.config.detect, others=Others[Runs](in_loads, in_metrics),
+        metric, level, baseline, runs_b, floor=floor, unseen_sd=pair.config.unseen_sd, criteria=criteria,
+        others=Others[Runs](in_loads, in_metrics),
     )  # fmt: skip
+
+
+def _criteria(pair: _Pair, metric: Metric) -> Criteria:
+    return Criteria(
+        alpha=pair.config.alpha,
+        band=pair.config.band_of(metric),
+        error=largest_error_s(metric.name, (*pair.trials[0], *pair.trials[1])),
+        min_error=_min_error(pair, metric),
+        detect=pair.config.detect,
+        zeros_by_chance=metric.name == "goodput_per_s" and sum(map(_met, pair.trials[0])) < _FEW * len(pair.trials[0]),
+    )
 
 
 def _of_starts(pair: _Pair, metric: Metric) -> Unseen | None:

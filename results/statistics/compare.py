@@ -48,12 +48,7 @@ def compare_runs(
     *,
     interleaved: bool,
     only_pairs: bool = False,
-    alpha: float = ALPHA,
-    band: float | None = None,
-    error: float = 0.0,
-    min_error: float = 0.0,
-    zeros_by_chance: bool = False,
-    detect: float | None = None,
+    criteria: Criteria | None = None,
     others: Others[Trials] = NO_TRIALS,
     unseen: Unseen | None = None,
 ) -> Comparison:
@@ -66,24 +61,17 @@ def compare_runs(
         b: repeat → value of the candidate.
         interleaved: whether equal repeats were measured next to each other.
         only_pairs: whether only pairs count; see :func:`~bakeoff.results.statistics.two_sample.contrast`.
-        alpha: as in :class:`Criteria`.
-        band: as in :class:`Criteria`; None for the metric's default.
-        error: as in :class:`Criteria`.
-        min_error: as in :class:`Criteria`.
-        zeros_by_chance: whether a trial of A may have a 0 by chance, because the metric counts few requests.
-        detect: as in :class:`Criteria`.
+        criteria: None for the defaults, with the metric's band.
         others: what the metric may share its noise with, as a ratio.
         unseen: noise that the trials do not show; None if they show all of it.
     """
-    scale = scale_of(metric)
-    if scale is Scale.RATIO and (
-        extreme := _compare_extremes(metric, level, a.values(), b.values(), alpha, zeros_by_chance=zeros_by_chance)
-    ):
+    scale, criteria = scale_of(metric), criteria or Criteria(band=default_band(metric))
+    if scale is Scale.RATIO and (extreme := _compare_extremes(metric, level, a.values(), b.values(), criteria)):
         return extreme
     effect = None
     if min(len(a), len(b)) >= MIN_TRIALS:
         effect = contrast(
-            a, b, interleaved=interleaved, only_pairs=only_pairs, scale=scale, min_error=min_error,
+            a, b, interleaved=interleaved, only_pairs=only_pairs, scale=scale, min_error=criteria.min_error,
             other_loads=others.loads if scale is Scale.RATIO else (),
         )  # fmt: skip
     if effect is None:
@@ -95,7 +83,6 @@ def compare_runs(
         return of_effect(metric, level, centre, Judgement.UNCLEAR, reason, parameters=parameters)
     if scale is Scale.RATIO:
         effect = pool_trials(effect, (a, b), others)
-    criteria = Criteria(alpha, default_band(metric) if band is None else band, error, min_error, detect)
     if metric.name == "failures":  # most are 0, so ranks tell whether more fail
         of_a, of_b = list(a.values()), list(b.values())
         ranks = rank_test(of_a, of_b) if effect.difference >= 0 else rank_test(of_b, of_a)
@@ -115,12 +102,7 @@ def compare_sessions(
     b: Sequence[Sequence[float]],
     *,
     floor: NoiseFloor | None = None,
-    alpha: float = ALPHA,
-    band: float | None = None,
-    error: float = 0.0,
-    min_error: float = 0.0,
-    zeros_by_chance: bool = False,
-    detect: float | None = None,
+    criteria: Criteria | None = None,
     others: Others[Runs] = NO_RUNS,
     unseen_sd: float | None = None,
 ) -> Comparison:
@@ -132,38 +114,29 @@ def compare_sessions(
         a: values of the trials of each run of the baseline.
         b: values of the trials of each run of the candidate.
         floor: noise floor of the machine, for a baseline of fewer than three runs.
-        alpha: as in :class:`Criteria`.
-        band: as in :class:`Criteria`; None for the metric's default.
-        error: as in :class:`Criteria`.
-        min_error: as in :class:`Criteria`.
-        zeros_by_chance: whether a trial of A may have a 0 by chance, because the metric counts few requests.
-        detect: as in :class:`Criteria`.
+        criteria: None for the defaults, with the metric's band.
         others: what the metric may share its noise with, as a ratio.
         unseen_sd: standard deviation of the noise between runs, as a ratio, that is assumed where a baseline has too
             few runs and there is no floor; None to judge by trials alone.
     """
-    scale = scale_of(metric)
+    scale, criteria = scale_of(metric), criteria or Criteria(band=default_band(metric))
     of_a, of_b = ([value for values in side for value in values] for side in (a, b))
     if not of_a or not of_b:
         parameters = Parameters(runs_a=len(of_a), runs_b=len(of_b), needed_runs=1)
         return of_effect(metric, level, None, Judgement.UNCLEAR, Reason.TOO_FEW_RUNS, parameters=parameters)
     medians = [statistics.median(values) for values in a], [statistics.median(values) for values in b]
-    if scale is Scale.RATIO and (
-        extreme := _compare_extremes(metric, level, of_a, of_b, alpha, zeros_by_chance=zeros_by_chance, units=medians)
-    ):
+    if scale is Scale.RATIO and (extreme := _compare_extremes(metric, level, of_a, of_b, criteria, units=medians)):
         return extreme
-    effect = between_runs(a, b, scale=scale, floor=floor, min_error=min_error)
+    effect = between_runs(a, b, scale=scale, floor=floor, min_error=criteria.min_error)
     if effect is None:
         trials_a, trials_b = (dict(enumerate(side)) for side in (of_a, of_b))
         return compare_runs(
-            metric, level, trials_a, trials_b, interleaved=False,
-            alpha=alpha, band=band, error=error, min_error=min_error, zeros_by_chance=zeros_by_chance, detect=detect,
+            metric, level, trials_a, trials_b, interleaved=False, criteria=criteria,
             unseen=Unseen(NoiseSource.RUNS, 1 / len(a) + 1 / len(b), unseen_sd if scale is Scale.RATIO else None),
         )  # fmt: skip
     if scale is Scale.RATIO:
         effect = pool_runs(effect, (a, b), others)
     permutation = division_test(run_means(a, scale), run_means(b, scale))
-    criteria = Criteria(alpha, default_band(metric) if band is None else band, error, min_error, detect)
     return judged(metric, level, effect, permutation, criteria, centre=sum(of_a) / len(of_a))
 
 
@@ -208,9 +181,8 @@ def _compare_extremes(
     level: str,
     a: Iterable[float],
     b: Iterable[float],
-    alpha: float,
+    criteria: Criteria,
     *,
-    zeros_by_chance: bool,
     units: tuple[Sequence[float], Sequence[float]] | None = None,
 ) -> Comparison | None:
     """Compare sides with values that have no log (0, negative or infinite); None if all values have one.
@@ -220,8 +192,7 @@ def _compare_extremes(
         level: label of the load level.
         a: values of the baseline's trials.
         b: values of the candidate's.
-        alpha: significance level.
-        zeros_by_chance: whether a 0 in one trial is no evidence.
+        criteria: criteria of the judgement.
         units: independent values of both sides, whose ranks count; None for the trials.
     """
     of_a, of_b = list(a), list(b)
@@ -236,11 +207,11 @@ def _compare_extremes(
     reason = Reason.AMONG_FAILURES if math.inf in (*of_a, *of_b) else Reason.ZEROS
     bad_a, bad_b = count(of_a, bad=True), count(of_b, bad=True)
     p_value: float | None = None
-    is_decisive = bool(bad_a) != bool(bad_b) and (not zeros_by_chance or _all_of_one(bad_a, bad_b, of_a, of_b))
+    is_decisive = bool(bad_a) != bool(bad_b) and (not criteria.zeros_by_chance or _all_of_one(bad_a, bad_b, of_a, of_b))
     if reason is Reason.ZEROS and is_decisive:
         judgement = Judgement.WORSE if bad_b else Judgement.BETTER
     else:
-        judgement, p_value = _by_ranks(*(units or (of_a, of_b)), alpha, is_higher_better=is_higher_better)
+        judgement, p_value = _by_ranks(*(units or (of_a, of_b)), criteria.alpha, is_higher_better=is_higher_better)
     parameters: Parameters = {**counts, "runs_a": len(of_a), "runs_b": len(of_b)}
     if p_value is not None:
         parameters["p_value"] = p_value

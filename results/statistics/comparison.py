@@ -39,6 +39,7 @@ class Criteria(msgspec.Struct, frozen=True):
         error: the client's own error, in the metric's unit; a smaller difference of the centres does not count.
         min_error: lower bound of the standard error, on the metric's scale: counts have steps of 1/N.
         detect: change that the runs are to rule out, as a fraction of a ratio; None for the band.
+        zeros_by_chance: whether a trial of A may have a 0 by chance, because the metric counts few requests.
     """
 
     alpha: float = ALPHA
@@ -46,6 +47,7 @@ class Criteria(msgspec.Struct, frozen=True):
     error: float = 0.0
     min_error: float = 0.0
     detect: float | None = None
+    zeros_by_chance: bool = False
 
     def sought(self, scale: Scale) -> float:
         """The change that the runs are to rule out."""

@@ -10,6 +10,7 @@ from bakeoff.results.metrics import CATALOGUE, HEADLINE
 from bakeoff.results.run.cells import Cell
 from bakeoff.results.run.run import Run, by_repeat
 from bakeoff.results.statistics import compare_runs
+from bakeoff.results.statistics.comparison import Criteria
 from benchmarks.bars import Bars
 from tests.acceptance.clone import fresh_clone, timed_make
 
@@ -55,7 +56,7 @@ def ratio_at(run: Run, level: str) -> tuple[float, str]:
         values("transformers"),
         values("reference"),
         interleaved=True,
-        alpha=0.05,
+        criteria=Criteria(alpha=0.05),
     )
     if comparison.ratio is None:
         return 0.0, "no run"

@@ -10,7 +10,7 @@ from bakeoff.results.compare.text import reason_text
 from bakeoff.results.metrics import CATALOGUE
 from bakeoff.results.statistics import Judgement, compare_sessions
 from bakeoff.results.statistics.between_runs import NoiseFloor, between_runs, upper_bound
-from bakeoff.results.statistics.comparison import Reason
+from bakeoff.results.statistics.comparison import Criteria, Reason
 from bakeoff.results.statistics.two_sample import Method, Scale
 
 TTFT, ATTAINMENT = CATALOGUE["ttft_p50_s"], CATALOGUE["attainment"]
@@ -130,6 +130,6 @@ def test_equal_engines_on_different_days_are_called_different_in_one_percent(bet
     alarms = 0
     for _ in range(400):
         runs = np.exp(rng.normal(0, between, (6, 1)) + rng.normal(0, 0.02, (6, 8))).tolist()
-        word = compare_sessions(TTFT, "c=8", runs[:5], runs[5:], band=0.0001).judgement
+        word = compare_sessions(TTFT, "c=8", runs[:5], runs[5:], criteria=Criteria(band=0.0001)).judgement
         alarms += word in {Judgement.BETTER, Judgement.WORSE}
     assert alarms <= 400 * (0.01 + 3 * math.sqrt(0.01 * 0.99 / 400))

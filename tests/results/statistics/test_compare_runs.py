@@ -19,7 +19,7 @@ from bakeoff.results.statistics import (
     compare_sessions,
     guardrails,
 )
-from bakeoff.results.statistics.comparison import Reason
+from bakeoff.results.statistics.comparison import SHARE_BAND, Criteria, Reason
 from bakeoff.results.statistics.permutation import permutation_test
 from bakeoff.results.statistics.power import runs_needed, smallest_effect
 from bakeoff.results.statistics.two_sample import Method, Scale, contrast
@@ -35,7 +35,9 @@ EIGHT = (runs(*[1.0, 1.01] * 4), runs(*[1.01, 1.0] * 4))
 def test_equal_engines_are_called_different_in_at_most_one_and_a_half_percent(shared: float, most: int) -> None:
     rng = np.random.default_rng(1)
     drawn = (sides(rng, shared=shared) for _ in range(2_000))
-    words = [compare_runs(TTFT, "c=8", a, b, interleaved=True, band=0.001).judgement for a, b in drawn]
+    words = [
+        compare_runs(TTFT, "c=8", a, b, interleaved=True, criteria=Criteria(band=0.001)).judgement for a, b in drawn
+    ]
     assert sum(word in {Judgement.BETTER, Judgement.WORSE} for word in words) <= most
 
 
@@ -73,7 +75,7 @@ def test_same_means_the_whole_interval_lies_in_the_band() -> None:
     same = compare_runs(TTFT, "c=1", a, b, interleaved=True)
     assert same.judgement is Judgement.SAME
     assert reason_text(same) == "the whole 99 % interval of 3 pairs is within ±3 %"
-    assert compare_runs(TTFT, "c=1", a, b, interleaved=True, band=0.005).judgement is Judgement.WORSE
+    assert compare_runs(TTFT, "c=1", a, b, interleaved=True, criteria=Criteria(band=0.005)).judgement is Judgement.WORSE
 
 
 def test_an_unclear_difference_names_the_detectable_change_and_the_missing_runs() -> None:
@@ -136,21 +138,23 @@ FIVE = runs(10.0, 10.1, 9.9, 10.0, 10.05)
 def test_zeros_and_percentiles_among_failures_have_no_ratio(
     metric: Metric, a: dict[int, float], b: dict[int, float], word: Judgement
 ) -> None:
-    comparison = compare_runs(metric, "c=1", a, b, interleaved=True, alpha=0.05)
+    comparison = compare_runs(metric, "c=1", a, b, interleaved=True, criteria=Criteria(alpha=0.05))
     assert comparison.judgement is word
     assert comparison.ratio is None
     assert reason_text(comparison).startswith("among failures in " if metric is P99 else "0 in ")
     assert comparison.no_worse(metric) is (word is Judgement.BETTER)
     of_runs = [[[value] for value in side.values()] for side in (a, b)]
-    assert compare_sessions(metric, "c=1", *of_runs, alpha=0.05).judgement is word
+    assert compare_sessions(metric, "c=1", *of_runs, criteria=Criteria(alpha=0.05)).judgement is word
 
 
 def test_a_zero_among_few_requests_is_chance_and_zeros_in_all_trials_are_not() -> None:
     """Three requests that meet the SLO in a mean trial: one trial in twenty has none."""
     a, b = runs(3.0, 2.0, 4.0, 3.0, 1.0), runs(3.0, 4.0, 0.0, 2.0, 2.0)
     for of_b, word in ((b, Judgement.UNCLEAR), (runs(*[0.0] * 5), Judgement.WORSE)):
-        judged = compare_runs(GOODPUT, "c=1", a, of_b, interleaved=True, zeros_by_chance=True)
-        stored = compare_sessions(GOODPUT, "c=1", [[*a.values()]], [[*of_b.values()]], zeros_by_chance=True)
+        judged = compare_runs(GOODPUT, "c=1", a, of_b, interleaved=True, criteria=Criteria(zeros_by_chance=True))
+        stored = compare_sessions(
+            GOODPUT, "c=1", [[*a.values()]], [[*of_b.values()]], criteria=Criteria(zeros_by_chance=True)
+        )
         assert judged.judgement is stored.judgement is word
     assert compare_runs(GOODPUT, "c=1", a, b, interleaved=True).judgement is Judgement.WORSE
 
@@ -159,14 +163,21 @@ def test_of_different_runs_the_runs_are_ranked() -> None:
     """Eight trials of one bad day are one run: only a 0 of B that A never has decides."""
     day = [9.0] * 8
     bad = [math.inf] * 8
-    assert compare_sessions(P99, "c=1", [day] * 10, [bad], alpha=0.05).judgement is Judgement.UNCLEAR
-    assert compare_sessions(P99, "c=1", [day] * 3, [bad] * 3, alpha=0.05).judgement is Judgement.WORSE
-    often, seldom = [0.0] * 6 + [9.0, 9.1], [0.0, *[9.0 + 0.1 * trial for trial in range(7)]]
-    assert compare_sessions(GOODPUT, "c=1", [seldom], [often], alpha=0.05).judgement is Judgement.UNCLEAR
-    assert compare_runs(GOODPUT, "c=1", runs(*seldom), runs(*often), interleaved=True, alpha=0.05).judgement is (
-        Judgement.WORSE
+    assert compare_sessions(P99, "c=1", [day] * 10, [bad], criteria=Criteria(alpha=0.05)).judgement is Judgement.UNCLEAR
+    assert (
+        compare_sessions(P99, "c=1", [day] * 3, [bad] * 3, criteria=Criteria(alpha=0.05)).judgement is Judgement.WORSE
     )
-    assert compare_sessions(GOODPUT, "c=1", [day], [[0.0] * 8], alpha=0.05).judgement is Judgement.WORSE
+    often, seldom = [0.0] * 6 + [9.0, 9.1], [0.0, *[9.0 + 0.1 * trial for trial in range(7)]]
+    assert (
+        compare_sessions(GOODPUT, "c=1", [seldom], [often], criteria=Criteria(alpha=0.05)).judgement
+        is Judgement.UNCLEAR
+    )
+    assert compare_runs(
+        GOODPUT, "c=1", runs(*seldom), runs(*often), interleaved=True, criteria=Criteria(alpha=0.05)
+    ).judgement is (Judgement.WORSE)
+    assert (
+        compare_sessions(GOODPUT, "c=1", [day], [[0.0] * 8], criteria=Criteria(alpha=0.05)).judgement is Judgement.WORSE
+    )
 
 
 ATTAINMENT, FAILURES = CATALOGUE["attainment"], CATALOGUE["failures"]
@@ -181,10 +192,10 @@ def test_shares_are_compared_by_their_misses() -> None:
     assert comparison.difference.centre == pytest.approx(-0.024)
     assert reason_text(comparison) == "the 99 % interval of 8 and 8 trials excludes 0"
     assert not comparison.no_worse(ATTAINMENT)
-    wide = compare_runs(ATTAINMENT, "c=8", a, b, interleaved=True, band=0.05)
+    wide = compare_runs(ATTAINMENT, "c=8", a, b, interleaved=True, criteria=Criteria(band=0.05))
     assert (wide.judgement, wide.no_worse(ATTAINMENT)) == (Judgement.SAME, True)
     assert reason_text(wide).endswith("is within ±5 pp")
-    coarse = compare_runs(ATTAINMENT, "c=8", a, b, interleaved=True, min_error=0.02)
+    coarse = compare_runs(ATTAINMENT, "c=8", a, b, interleaved=True, criteria=Criteria(band=SHARE_BAND, min_error=0.02))
     assert coarse.judgement is Judgement.UNCLEAR, "fifty requests a trial have steps of 2 points"
     assert "these trials can detect a change of 11 pp" in reason_text(coarse)
 
@@ -208,10 +219,12 @@ def test_one_trial_that_fails_is_no_regression_and_all_that_fail_are() -> None:
 
 def test_a_band_of_zero_lets_no_significant_change_pass_and_any_other() -> None:
     a, b = EIGHT
-    even = compare_runs(TTFT, "c=8", a, b, interleaved=False, band=0.0)
+    even = compare_runs(TTFT, "c=8", a, b, interleaved=False, criteria=Criteria(band=0.0))
     assert (even.judgement, even.no_worse(TTFT)) == (Judgement.UNCLEAR, True)
     assert reason_text(even).endswith("these trials can detect a change of 1.3 %")
-    slower = compare_runs(TTFT, "c=8", a, {run: value * 1.02 for run, value in b.items()}, interleaved=False, band=0.0)
+    slower = compare_runs(
+        TTFT, "c=8", a, {run: value * 1.02 for run, value in b.items()}, interleaved=False, criteria=Criteria(band=0.0)
+    )
     assert (slower.judgement, slower.no_worse(TTFT)) == (Judgement.WORSE, False)
 
 
@@ -231,8 +244,8 @@ def test_no_worse_looks_at_the_end_of_the_interval_on_the_bad_side(
 
 
 def test_what_is_to_be_detected_is_ruled_out_beyond_the_band() -> None:
-    narrow = compare_runs(TTFT, "c=1", *EIGHT, interleaved=False, band=0.0001)
-    ruled_out = compare_runs(TTFT, "c=1", *EIGHT, interleaved=False, band=0.0001, detect=0.1)
+    narrow = compare_runs(TTFT, "c=1", *EIGHT, interleaved=False, criteria=Criteria(band=0.0001))
+    ruled_out = compare_runs(TTFT, "c=1", *EIGHT, interleaved=False, criteria=Criteria(band=0.0001, detect=0.1))
     assert (narrow.judgement, ruled_out.judgement) == (Judgement.UNCLEAR, Judgement.UNCLEAR)
     assert (narrow.no_worse(TTFT), ruled_out.no_worse(TTFT)) == (False, True)
     assert narrow.evidence is not None
@@ -247,7 +260,7 @@ def test_without_an_interval_nothing_is_known_to_be_no_worse() -> None:
 
 def test_a_comparison_says_what_it_compared_and_on_what_it_rests() -> None:
     """8 runs of each side at ±0.5 %, as equal as possible: t test, permutation test, power, and parameters."""
-    comparison = compare_runs(TTFT, "c=8", *EIGHT, interleaved=False, alpha=0.02, band=0.01)
+    comparison = compare_runs(TTFT, "c=8", *EIGHT, interleaved=False, criteria=Criteria(alpha=0.02, band=0.01))
     effect = contrast(*EIGHT, interleaved=False)
     assert effect is not None
     assert (comparison.metric, comparison.level, comparison.ratio) == ("ttft_p50_s", "c=8", effect.interval(0.98))
@@ -298,7 +311,7 @@ def test_quantities_are_told_in_their_unit(metric: Metric, a: float, error: floa
     side = {run: a * (1 + run / 1e4) for run in (-1, 0, 1)}
     other = {run: value * 1.1 for run, value in side.items()}
     assert (
-        reason_text(compare_runs(metric, "c=1", side, other, interleaved=True, error=error))
+        reason_text(compare_runs(metric, "c=1", side, other, interleaved=True, criteria=Criteria(error=error)))
         == f"the difference of {text}"
     )
 
@@ -309,7 +322,7 @@ def test_a_difference_within_the_instruments_error_is_none() -> None:
     b = {repeat: value * 1.015 for repeat, value in a.items()}
 
     def judged(b: dict[int, float], a: dict[int, float], error: float) -> tuple[Judgement, str]:
-        comparison = compare_runs(TTFT, "c=8", a, b, interleaved=True, band=0.01, error=error)
+        comparison = compare_runs(TTFT, "c=8", a, b, interleaved=True, criteria=Criteria(band=0.01, error=error))
         return comparison.judgement, reason_text(comparison)
 
     assert judged(b, a, 0.0002)[0] is Judgement.WORSE
@@ -325,17 +338,19 @@ def test_an_outlier_that_the_t_test_alone_believes_is_no_verdict() -> None:
     logs = np.array([0.0, 3.0, -3.0, 6.0, -6.0, 9.0])
     shifts = np.array([0.05, 0.05, 0.05, 0.05, 0.05, 0.004])
     a, b = runs(*np.exp(logs)), runs(*np.exp(logs + shifts))
-    comparison = compare_runs(TTFT, "c=8", a, b, interleaved=True, band=0.001)
+    comparison = compare_runs(TTFT, "c=8", a, b, interleaved=True, criteria=Criteria(band=0.001))
     assert comparison.judgement is Judgement.WORSE
     b[5] = a[5] * math.exp(-0.001)
-    comparison = compare_runs(TTFT, "c=8", a, b, interleaved=True, band=0.001, alpha=0.02)
+    comparison = compare_runs(TTFT, "c=8", a, b, interleaved=True, criteria=Criteria(band=0.001, alpha=0.02))
     assert comparison.judgement is Judgement.UNCLEAR
     assert "the permutation test does not (p 0.062); a run may be an outlier" in reason_text(comparison)
 
 
 def test_one_alarm_among_many_guardrails_is_chance() -> None:
     rng = np.random.default_rng(5)
-    quiet = [compare_runs(TTFT, f"c={n}", *sides(rng), interleaved=True, band=0.001) for n in range(30)]
+    quiet = [
+        compare_runs(TTFT, f"c={n}", *sides(rng), interleaved=True, criteria=Criteria(band=0.001)) for n in range(30)
+    ]
     a, b = runs(1.00, 1.01, 0.99, 1.02), runs(1.05, 1.06, 1.03, 1.07)
     alone = compare_runs(TTFT, "c=99", a, b, interleaved=False)
     assert alone.judgement is Judgement.WORSE

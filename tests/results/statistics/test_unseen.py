@@ -7,6 +7,7 @@ import pytest
 
 from bakeoff.results.metrics import CATALOGUE
 from bakeoff.results.statistics import Comparison, Judgement, compare_runs
+from bakeoff.results.statistics.comparison import Criteria
 from bakeoff.results.statistics.two_sample import Contrast, Method
 from bakeoff.results.statistics.unseen import NoiseSource, Unseen, under, withstands
 
@@ -19,7 +20,7 @@ def compared(rng: np.random.Generator, *, start_sd: float, assumed: float | None
     starts = rng.normal([0.0, effect], start_sd)
     a, b = (dict(enumerate(np.exp(start + rng.normal(0, 0.005, 5)))) for start in starts)
     unseen = Unseen(NoiseSource.STARTS, 2.0, assumed)
-    return compare_runs(OUTPUT, "c=8", a, b, interleaved=True, alpha=0.01, unseen=unseen)
+    return compare_runs(OUTPUT, "c=8", a, b, interleaved=True, criteria=Criteria(alpha=0.01), unseen=unseen)
 
 
 def test_a_known_noise_widens_the_interval_and_never_narrows_it():
