@@ -89,6 +89,10 @@ def import_guidellm(file: Path, root: Path) -> RunFolder:
     return _import(file, root, read_guidellm(file), "GuideLLM", note)
 
 
+IMPORTS = {"vllm": import_vllm, "aiperf": import_aiperf, "guidellm": import_guidellm}
+"""By the name of the tool."""
+
+
 def _import(file: Path, root: Path, results: list[Imported], tool: str, note: str) -> RunFolder:
     outcomes = [request.outcome for result in results for request in result.requests]
     cancelled = outcomes.count(Outcome.CANCELLED)

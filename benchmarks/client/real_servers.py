@@ -172,7 +172,7 @@ async def _truth(folder: Path) -> AsyncGenerator[str]:
     program = Path(sys.executable).with_name("bakeoff")
     with (folder / "truth.log").open("wb") as log:
         server = await asyncio.create_subprocess_exec(
-            program, "truth", "--port", str(port), "--ttft-ms", str(TTFT_MS), "--itl-ms", str(ITL_MS),
+            program, "lab", "truth", "--port", str(port), "--ttft-ms", str(TTFT_MS), "--itl-ms", str(ITL_MS),
             stdout=log, stderr=log,
         )  # fmt: skip
         try:

@@ -33,7 +33,7 @@ RATE, SLOT_S, MAX_ERROR_S = 40.0, 14.0, 1.0
 def command(port: int, log: Path) -> list[str]:
     """Starts a truth server that appends its answers to a log."""
     return [
-        sys.executable, "-m", "bakeoff", "truth", "--port", str(port), "--ttft-ms", "30", "--itl-ms", "10",
+        sys.executable, "-m", "bakeoff", "lab", "truth", "--port", str(port), "--ttft-ms", "30", "--itl-ms", "10",
         "--log", str(log),
     ]  # fmt: skip
 

@@ -64,7 +64,7 @@ def prepare(name: str, folder: Path, options: argparse.Namespace) -> None:
             pool.submit(write_checkpoint, folder, options.tokenizer).result()
     out = folder.parent / name
     if name in PROFILED and not (out / CEILINGS_FILE).exists():
-        subprocess.run([sys.executable, "-m", "bakeoff", "machine", "--seconds", "3", "--out", out], check=True)
+        subprocess.run([sys.executable, "-m", "bakeoff", "lab", "machine", "--seconds", "3", "--out", out], check=True)
 
 
 def parse() -> argparse.Namespace:

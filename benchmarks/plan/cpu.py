@@ -43,7 +43,7 @@ _TRIALS, _RANGE = 10, 2.0  # of the search, from the predicted rate / range to t
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run", type=Path, help="an existing run of cpu.toml")
-    parser.add_argument("--machine", type=Path, help="output of bakeoff machine --json; default: measure now")
+    parser.add_argument("--machine", type=Path, help="output of bakeoff lab machine --json; default: measure now")
     parser.add_argument("--out", type=Path, default=Path("runs"), help="folder for runs")
     parser.add_argument("--no-search", action="store_true", help="skip the capacity under an SLO")
     options = parser.parse_args()

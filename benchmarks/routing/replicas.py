@@ -208,7 +208,7 @@ def replicas(log: Path, cache: Cache) -> Generator[list[int]]:
     for replica in range(1, REPLICAS + 1):
         options += ["--slow", f"{replica}={slowdown(replica)}"]
         options += ["--cache-tokens", f"{replica}={cache_tokens(replica, cache)}"]
-    command = [sys.executable, "-m", "bakeoff", "truth", "--replicas", REPLICAS, "--log", log, *options]
+    command = [sys.executable, "-m", "bakeoff", "lab", "truth", "--replicas", REPLICAS, "--log", log, *options]
     with subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from bakeoff.harness.cli.shrinking import built_in_prompts
+from bakeoff.harness.cli.commands.models_tools import built_in_prompts
 from bakeoff.reference_engine.core.request import SamplingParams
 from bakeoff.reference_engine.offline import LLM, generate
 from bakeoff.reference_engine.speculation.draft_vocabulary import FILE

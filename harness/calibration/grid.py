@@ -1,4 +1,4 @@
-"""The client's error on this machine over a grid of loads: ``bakeoff calibrate``."""
+"""The client's error on this machine over a grid of loads: ``bakeoff lab calibrate``."""
 
 import os
 import socket

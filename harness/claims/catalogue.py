@@ -75,7 +75,7 @@ def load_catalogue(folders: Sequence[Path] = (), names: Sequence[str] = ()) -> l
             raise BadClaim(f"{folder} is not a folder; give one of claim files with --catalogue")
         entries |= {path.stem: _entry(path) for path in sorted(folder.glob("*.toml"))}
     if unknown := [name for name in names if name not in entries]:
-        raise BadClaim(f"there is no claim '{unknown[0]}'; see bakeoff claims list")
+        raise BadClaim(f"there is no claim '{unknown[0]}'; see bakeoff lab claims list")
     return [entry for name, entry in sorted(entries.items()) if not names or name in names]
 
 

@@ -131,7 +131,7 @@ def remarks(record: Record, expected: Expected) -> list[str]:
     lines += [f"missing for “{case.title}”: {case.missing}" for case in record.cases if case.missing]
     for case in record.cases:
         if case.retry:
-            lines.append(f"some trials of “{case.title}” were INVALID; the next bakeoff claims run repeats them")
+            lines.append(f"some trials of “{case.title}” were INVALID; the next bakeoff lab claims run repeats them")
         if case.outcome is Outcome.UNCLEAR:
             more = f"{case.repeats} repeats of each side would decide" if case.repeats else "more repeats are needed"
             more = case.why_absent or more

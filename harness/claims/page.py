@@ -97,7 +97,7 @@ def _part(row: cells.Row, anchor: str) -> ClaimPart:
         *([("our reading", claim.expected.ours)] if claim.expected.ours else []),
         ("conditions", claim.conditions),
         ("source", cells.sources_text(claim)),
-        ("tested", row.place if record else f"not yet: bakeoff claims run --only {row.entry.name}"),
+        ("tested", row.place if record else f"not yet: bakeoff lab claims run --only {row.entry.name}"),
     ]
     return ClaimPart(
         name=row.entry.name,

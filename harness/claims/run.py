@@ -53,7 +53,7 @@ def claims(
     budget_min: float | None = None,
     progress: Progress = lambda _line: None,
 ) -> ClaimsRun:
-    """Test claims on this machine, as ``bakeoff claims run`` does.
+    """Test claims on this machine, as ``bakeoff lab claims run`` does.
 
     Args:
         only: names of claims; empty for all.

@@ -33,7 +33,7 @@ def print_names(rows: Sequence[cells.Row], console: Console) -> None:
     for name, verdict, row in zip(names, verdicts, rows, strict=True):
         line = f"{name:{name_width}}  {verdict:{verdict_width}}  {row.entry.claim.sentence}"
         console.print(Text(plain(line)), no_wrap=True, overflow="ellipsis")
-    _say(console, "bakeoff claims list WORD: what the claims whose name contains WORD state, and what they need")
+    _say(console, "bakeoff lab claims list WORD: what the claims whose name contains WORD state, and what they need")
 
 
 def print_results(rows: Sequence[cells.Row], console: Console) -> None:

@@ -7,23 +7,9 @@ from collections.abc import Iterator
 
 import cyclopts
 
-from bakeoff.harness.cli import (
-    calibrating,
-    claiming,
-    doctor,
-    exchanging,
-    gating,
-    machine,
-    measuring,
-    planning,
-    reading,
-    searching,
-    showing,
-    shrinking,
-    starting,
-    traffic,
-    truth,
-)
+from bakeoff.declared import declared
+from bakeoff.harness.cli import commands
+from bakeoff.harness.cli.command import Command, Title
 from bakeoff.harness.cli.exits import exit_codes
 
 
@@ -34,47 +20,35 @@ def make_app() -> cyclopts.App:
         help="Benchmark LLM inference servers with realistic traffic and honest error bars.",
         version=_version,
         version_flags=["--version"],
+        group_commands=cyclopts.Group("Options of bakeoff", sort_key=len(Title)),
     )
-    commands = (
-        *measuring.COMMANDS,
-        searching.SEARCH,
-        reading.report,
-        reading.COMPARE,
-        gating.GATE,
-        gating.FLOOR,
-        reading.HISTORY,
-        showing.dashboard,
-        reading.FRONTIER,
-        reading.GRID,
-        reading.COST,
-        exchanging.views,
-        exchanging.EXPORT,
-        calibrating.CALIBRATE,
-        doctor.DOCTOR,
-        machine.MACHINE,
-        planning.PLAN,
-    )
-    for command in commands:
-        app.command(command)
-    app.command(measuring.serve, help_flags=(), version_flags=())  # --help and --version go to the reference engine
-    app.command(truth.serve_truth, name="truth")
+    below = cyclopts.Group("Commands")
+    for found in sorted(all_commands(), key=Command.order):
+        *above, name = found.name.split(" ")
+        parent = app
+        for word in above:
+            parent = parent[word]
+        options = {"name": name, "group": found.title and found.title.panel, "sort_key": found.place, **found.flags}
+        if found.call is None:
+            parent.command(cyclopts.App(help=found.help, group_commands=below, **options))
+        else:
+            parent.command(found.call, **options)
     app.register_install_completion_command(help="Let the shell complete bakeoff's commands and options.")
-    # starting and shrinking re-export a group of another module after adding a command to it
-    for group in (
-        claiming.claims_app,
-        exchanging.import_app,
-        starting.engines_app,
-        shrinking.models_app,
-        traffic.workloads_app,
-    ):
-        app.command(group)
-    for name, below in commands_of(app):
-        below.help_epilogue = "Exit codes: " + "; ".join(f"{code} {words}" for code, words in exit_codes(name).items())
+    for name, command in commands_of(app):
+        command.help_epilogue = "Exit codes: " + "; ".join(
+            f"{code} {words}" for code, words in exit_codes(name).items()
+        )
     return app
 
 
+def all_commands() -> list[Command]:
+    """The commands that the modules of :mod:`bakeoff.harness.cli.commands` declare."""
+    modules = declared(commands.__name__, commands.__path__, "COMMANDS")
+    return [command for module in modules for command in module.COMMANDS]
+
+
 def commands_of(app: cyclopts.App, prefix: str = "") -> Iterator[tuple[str, cyclopts.App]]:
-    """Commands below this one with their whole names, such as ``claims run``; groups without their own."""
+    """Commands below this one with their whole names, such as ``lab machine``; groups without their own."""
     for name in (name for name in app if not name.startswith("-")):
         below = app[name]
         if below.default_command is None:

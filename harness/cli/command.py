@@ -3,11 +3,59 @@
 import inspect
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from enum import Enum
+from functools import cached_property
+from typing import Any, NamedTuple, TypeVar
+
+import cyclopts
 
 from bakeoff.harness.cli.exits import EXIT_INTERRUPTED, EXIT_OK
 from bakeoff.harness.cli.output import print_line, print_notice
 from bakeoff.harness.errors import RunInterrupted
+
+
+class Title(Enum):
+    """Titles of ``bakeoff --help``, in their order."""
+
+    MEASURE = "Measure"
+    LOOK = "Look"
+    PREPARE = "Prepare"
+    LAB = "Lab"
+
+    @cached_property
+    def panel(self) -> cyclopts.Group:
+        """The panel of ``bakeoff --help`` below it."""
+        return cyclopts.Group(self.value, sort_key=list(Title).index(self))
+
+
+class Command(NamedTuple):
+    """A command, or a group of them, as a module declares it.
+
+    Attributes:
+        name: its words after ``bakeoff``.
+        call: the command; None for a group.
+        title: below which ``bakeoff --help`` lists it; None inside a group.
+        place: among the commands below one title.
+        help: of a group; a command has its docstring.
+        has_help: whether ``--help`` is the command's own, rather than that of a program to which it hands over.
+    """
+
+    name: str
+    call: Callable[..., Any] | None
+    title: Title | None = None
+    place: int = 0
+    help: str = ""
+    has_help: bool = True
+
+    def order(self) -> tuple[int, int, int]:
+        """Sort key: groups before their commands, and the others as ``bakeoff --help`` lists them."""
+        return self.name.count(" "), list(Title).index(self.title) if self.title else len(Title), self.place
+
+    @property
+    def flags(self) -> dict[str, Any]:
+        """Where ``--help`` goes to another program, options of the application."""
+        return {} if self.has_help else {"help_flags": (), "version_flags": ()}
+
 
 REHEARSING: ContextVar[bool] = ContextVar("REHEARSING", default=False)
 """Whether the command that runs was given ``--dry-run``."""

@@ -101,7 +101,7 @@ def _environment_row(entry: dict[str, Any]) -> tuple[str, ...]:
 
 
 def diagnosis(findings: Sequence[Finding], machine: Machine) -> dict[str, Any]:
-    """The data that ``bakeoff engines doctor`` prints."""
+    """The data that ``bakeoff doctor --environment`` prints."""
     return {"machine": msgspec.to_builtins(machine), "engines": msgspec.to_builtins(findings)}
 
 

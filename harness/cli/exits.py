@@ -37,7 +37,7 @@ OWN_CODES: Mapping[str, Mapping[int, str]] = {
         EXIT_CANNOT_TELL: "one is inconclusive (fewer than six runs; a newest value missing, 0 or far on the bad side)",
         EXIT_INVALID: f"no complete run, {_MISTAKE}, {_FAILED}",
     },
-    "claims": {
+    "lab claims": {
         EXIT_OK: "every claim has a result, whatever it is",
         EXIT_CANNOT_TELL: "some have none: time was up, or trials were INVALID",
         EXIT_INVALID: f"{_MISTAKE}, {_FAILED}",
@@ -48,8 +48,9 @@ OWN_CODES: Mapping[str, Mapping[int, str]] = {
 
 
 def exit_codes(command: str) -> Mapping[int, str]:
-    """Meaning of each exit code of a command such as ``claims run``."""
-    return dict(sorted({**OWN_CODES.get(command.partition(" ")[0], _ORDINARY), **_SIGNALS}.items()))
+    """Meaning of each exit code of a command such as ``lab claims run``."""
+    own = next((codes for name, codes in OWN_CODES.items() if f"{command} ".startswith(f"{name} ")), _ORDINARY)
+    return dict(sorted({**own, **_SIGNALS}.items()))
 
 
 def mistake_code(command: str) -> int:

@@ -17,7 +17,22 @@ _UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG}
 
 Bare OSErrors come from code that raises no error of ours, such as temporary files.
 """
-_MEASURING = {"bench", "calibrate", "gate", "profile", "run", "search"}
+_MEASURING = {"bench", "gate", "lab calibrate", "profile", "run", "search"}
+RENAMED = {
+    "calibrate": "bakeoff lab calibrate",
+    "claims": "bakeoff lab claims",
+    "cost": "bakeoff report RUN cost",
+    "engines doctor": "bakeoff doctor --environment",
+    "engines start": "bakeoff serve MODEL --engine ADAPTER",
+    "floor": "bakeoff lab floor",
+    "frontier": "bakeoff report RUN frontier",
+    "grid": "bakeoff report RUN grid",
+    "machine": "bakeoff lab machine",
+    "profile --diff": "bakeoff compare A B --parts",
+    "truth": "bakeoff lab truth",
+    "views": "bakeoff report RUN views",
+}
+"""Commands of earlier versions, and what replaces them."""
 
 
 def guarded(app: cyclopts.App, arguments: Sequence[str]) -> int:
@@ -26,8 +41,13 @@ def guarded(app: cyclopts.App, arguments: Sequence[str]) -> int:
     Returns:
         The command's exit code, by :mod:`bakeoff.harness.cli.exits`.
     """
-    mistake = mistake_code(" ".join(app.parse_commands(arguments)[0]))
-    if arguments and arguments[0] in _MEASURING and (odd := next(filter(_is_undecodable, arguments), None)):
+    command = " ".join(app.parse_commands(arguments)[0])
+    mistake = mistake_code(command)
+    for words in (" ".join(arguments[:2]), *arguments[:1]):
+        if words in RENAMED:
+            _complain(f"bakeoff {words} is {RENAMED[words]} now")
+            return mistake
+    if command in _MEASURING and (odd := next(filter(_is_undecodable, arguments), None)):
         _complain(f"{odd!r} is not UTF-8, which names that are stored must be", "rename it")
         return mistake
     try:

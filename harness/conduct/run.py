@@ -296,7 +296,7 @@ def _notes(experiment: Experiment) -> list[str]:
 
 
 def _ceilings(root: Path, environment: Mapping[str, Any]) -> list[Ceilings]:
-    """Ceilings stored by ``bakeoff machine``; none if the file is damaged, which the attribution will report."""
+    """Ceilings stored by ``bakeoff lab machine``; none if the file is damaged, which the attribution will report."""
     try:
         return stored_ceilings(root, environment)
     except RunUnreadable:

@@ -187,8 +187,8 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     classes: list[TrafficClass] = []
     """Classes that share the load, each with sessions, requests and an SLO of its own; in place of ``workload``."""
     rules: str = STEADY
-    """Rules of play of sessions: one of ``bakeoff rules``, or the path of a file that ends in ``.toml``. They set what
-    the experiment leaves out, such as ``trial.duration_s``."""
+    """Rules of play of sessions: one of ``bakeoff workloads rules``, or the path of a file that ends in ``.toml``. They
+    set what the experiment leaves out, such as ``trial.duration_s``."""
     model: ModelConfig = ModelConfig()
     spec: EngineSpec = EngineSpec()
     """Settings for all engines. Adapters translate them; an engine that does not support one is refused."""

@@ -1,4 +1,4 @@
-"""Figures of GPUs: the built-in table, a user's own, or what ``bakeoff machine --json`` measured."""
+"""Figures of GPUs: the built-in table, a user's own, or what ``bakeoff lab machine --json`` measured."""
 
 import math
 import tomllib
@@ -50,7 +50,7 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Measured(msgspec.Struct, frozen=True):
-    """One device of ``bakeoff machine --json``."""
+    """One device of ``bakeoff lab machine --json``."""
 
     device: str
     name: str
@@ -121,7 +121,7 @@ def gpu_table(extra: Path | None = None, machine: Path | None = None) -> dict[st
 
     Args:
         extra: a TOML file like gpus.toml; its entries take precedence.
-        machine: output of ``bakeoff machine --json``; its devices are named ``cpu``, ``cuda:0``, …
+        machine: output of ``bakeoff lab machine --json``; its devices are named ``cpu``, ``cuda:0``, …
 
     Raises:
         BadPlan: a file cannot be read or has unknown or missing fields.
@@ -189,7 +189,7 @@ def _devices(text: str, where: str) -> dict[str, Gpu]:
     try:
         devices = msgspec.json.decode(text, type=list[_Measured])
     except msgspec.DecodeError as error:
-        raise BadPlan(f"{where}: {error}; write it with bakeoff machine --json") from error
+        raise BadPlan(f"{where}: {error}; write it with bakeoff lab machine --json") from error
     return {
         device.device: Gpu(
             name=device.device,
@@ -198,7 +198,7 @@ def _devices(text: str, where: str) -> dict[str, Gpu]:
             bytes_per_s=device.read_bytes_per_s,
             flops_per_s={_DTYPES.get(name, name): rate for name, rate in device.flops_per_s.items()},
             is_measured=True,
-            sources={"all": f"bakeoff machine: {where}"},
+            sources={"all": f"bakeoff lab machine: {where}"},
         )
         for device in devices
     }

@@ -109,7 +109,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
         model: name of a known model, path of its config.json, or its folder.
         gpu: names of GPUs; empty for all of the table.
         gpus: a TOML file of more GPUs.
-        machine: output of ``bakeoff machine --json``.
+        machine: output of ``bakeoff lab machine --json``.
         precision: of the weights.
         kv: precision of the KV cache.
         tensor_parallel: GPUs that split each layer; None for the fewest that hold the model.

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bakeoff.harness.cli import measuring
+from bakeoff.harness.cli.commands.bench import bench
+from bakeoff.harness.cli.commands.run import run
 from bakeoff.harness.conduct.run import why_invalid
 from bakeoff.harness.testing.measured import Measured
 from bakeoff.harness.testing.one_line import OneLine
@@ -48,7 +49,7 @@ class Bakeoff:
             HarnessError, EngineError, WorkloadError, ResultsError: as ``bakeoff run`` would print in one line.
         """
         __tracebackhide__ = True
-        return self._measured(lambda: measuring.run(experiment, out=self._out))
+        return self._measured(lambda: run(experiment, out=self._out))
 
     def bench(self, **options: Any) -> Measured:  # noqa: ANN401  (typed where they arrive)
         """Measure a running server; takes the parameters of ``bakeoff.bench``.
@@ -58,7 +59,7 @@ class Bakeoff:
         """
         __tracebackhide__ = True
         given: dict[str, Any] = {"name": self._name, "out": self._out} | options
-        return self._measured(lambda: measuring.bench(**given))
+        return self._measured(lambda: bench(**given))
 
     def _measured(self, measure: Callable[[], Run]) -> Measured:
         __tracebackhide__ = True

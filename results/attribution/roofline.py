@@ -297,9 +297,9 @@ def _ceiling(costs: TrialCosts, ceilings: Sequence[Ceilings] | str, processes: i
         return ceilings
     device = next((each for each in ceilings if each.device.partition(":")[0] == costs.device), None)
     if device is None:
-        return "the limits of this machine were not measured; run bakeoff machine, then bakeoff report"
+        return "the limits of this machine were not measured; run bakeoff lab machine, then bakeoff report"
     if costs.dtype not in device.flops_per_s:
-        return f"bakeoff machine does not measure products in {costs.dtype}"
+        return f"bakeoff lab machine does not measure products in {costs.dtype}"
     if processes > 1 and costs.device == CPU:
         return "several engine processes share the memory of one machine"
     return Ceiling(

@@ -66,10 +66,10 @@ def stored_floors(root: Path) -> list[FloorCell]:
         data = path.read_bytes()
         version = msgspec.json.decode(data, type=_Version).version
         if version != _VERSION:
-            raise RunUnreadable(f"{path} has version {version}, not {_VERSION}; measure it again: bakeoff floor")
+            raise RunUnreadable(f"{path} has version {version}, not {_VERSION}; measure it again: bakeoff lab floor")
         return msgspec.json.decode(data, type=_File).cells
     except (OSError, *UNDECODABLE) as error:
-        raise RunUnreadable(f"{path} is damaged ({error}); measure it again: bakeoff floor") from error
+        raise RunUnreadable(f"{path} is damaged ({error}); measure it again: bakeoff lab floor") from error
 
 
 def store_floors(root: Path, cells: Sequence[FloorCell]) -> Path:

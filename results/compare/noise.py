@@ -13,8 +13,8 @@ _SEEN = {
     Method.PIECES: "one text, piece by piece",
 }
 _SHOWN_BY = {
-    NoiseSource.STARTS: "bakeoff floor measures it",
-    NoiseSource.RUNS: "three runs of the baseline show it, or bakeoff floor",
+    NoiseSource.STARTS: "bakeoff lab floor measures it",
+    NoiseSource.RUNS: "three runs of the baseline show it, or bakeoff lab floor",
 }
 _ONE = {NoiseSource.STARTS: "one start of each server", NoiseSource.RUNS: "so few runs"}
 _BETWEEN = {NoiseSource.STARTS: "starts", NoiseSource.RUNS: "runs"}

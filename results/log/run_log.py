@@ -63,7 +63,7 @@ class RunHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     resumed_from: str | None = None
     """The earlier run whose finished trials are reused."""
     ceilings: list[Ceilings] = []
-    """Limits of the machine's devices, as ``bakeoff machine`` stored them before the run."""
+    """Limits of the machine's devices, as ``bakeoff lab machine`` stored them before the run."""
 
 
 class _Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

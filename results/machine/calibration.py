@@ -90,9 +90,9 @@ def read_calibration(path: Path) -> Calibration:
     try:
         calibration = msgspec.json.decode(path.read_bytes(), type=Calibration)
     except FileNotFoundError as error:
-        raise NotCalibrated("this machine has not been calibrated; run: bakeoff calibrate") from error
+        raise NotCalibrated("this machine has not been calibrated; run: bakeoff lab calibrate") from error
     except (OSError, *UNDECODABLE) as error:
-        raise RunUnreadable(f"{path} cannot be read ({error}); run bakeoff calibrate again") from error
+        raise RunUnreadable(f"{path} cannot be read ({error}); run bakeoff lab calibrate again") from error
     if problem := schema_problem(calibration.schema_version):
         raise RunUnreadable(f"{path} {problem}")
     return calibration

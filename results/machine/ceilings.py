@@ -1,4 +1,4 @@
-"""Ceilings of a machine: memory bandwidth and matrix products measured by ``bakeoff machine``, stored beside runs.
+"""Ceilings of a machine: memory bandwidth and matrix products measured by ``bakeoff lab machine``, stored beside runs.
 
 A run that is started in the same folder of runs on the same machine copies them into its log.
 """
@@ -88,9 +88,9 @@ def stored_ceilings(root: Path, environment: Mapping[str, Any]) -> list[Ceilings
     try:
         file = msgspec.json.decode(path.read_bytes(), type=_File)
     except (OSError, *UNDECODABLE) as error:
-        raise RunUnreadable(f"{path} is damaged ({error}); measure it again: bakeoff machine") from error
+        raise RunUnreadable(f"{path} is damaged ({error}); measure it again: bakeoff lab machine") from error
     if file.version != _VERSION:
-        raise RunUnreadable(f"{path} has version {file.version}, not {_VERSION}; measure it again: bakeoff machine")
+        raise RunUnreadable(f"{path} has version {file.version}, not {_VERSION}; measure it again: bakeoff lab machine")
     return file.devices if _machine(file.environment) == _machine(environment) else []
 
 

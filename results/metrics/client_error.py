@@ -1,6 +1,6 @@
 """The load generator's own error: the ± of each latency metric.
 
-The harness measures it against a mock server with known timing (``bakeoff calibrate``); this module only reads it.
+The harness measures it against a mock server with known timing (``bakeoff lab calibrate``); this module only reads it.
 """
 
 from collections.abc import Iterable, Sequence

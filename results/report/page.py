@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 from markupsafe import Markup
 
+from bakeoff.declared import declared
 from bakeoff.results.records import RunStatus
 from bakeoff.results.report import sections
-from bakeoff.results.report.declared import declared
 from bakeoff.results.report.foreign_load import foreign_load_text
 from bakeoff.results.report.offline import fragment
 from bakeoff.results.report.section import Section

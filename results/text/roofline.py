@@ -56,8 +56,8 @@ def limit_lines(roofline: Roofline | str | None) -> list[str]:
     lines.append(f"limits of {ceiling_text(ceiling)}; {_critical_text(roofline)}")
     if any(work.exceeds(ceiling) for work in roofline.phases.values()):
         lines.append(
-            "a phase exceeds its limit: run bakeoff machine again while nothing else runs, and profile again; a model "
-            "that fits the caches exceeds the bandwidth of the memory, too"
+            "a phase exceeds its limit: run bakeoff lab machine again while nothing else runs, and profile again; a "
+            "model that fits the caches exceeds the bandwidth of the memory, too"
         )
     return lines
 

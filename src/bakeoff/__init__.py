@@ -34,15 +34,23 @@ if TYPE_CHECKING:
     from bakeoff.engines.server_engine import ServerEngine
     from bakeoff.engines.spec import flag, one_of, option_argv, switch
     from bakeoff.harness.claims.run import claims
-    from bakeoff.harness.cli.calibrating import calibrate
-    from bakeoff.harness.cli.doctor import doctor
-    from bakeoff.harness.cli.exchanging import export
-    from bakeoff.harness.cli.gating import floor, gate
-    from bakeoff.harness.cli.machine import machine
-    from bakeoff.harness.cli.measuring import bench, demo, profile, run
-    from bakeoff.harness.cli.planning import plan
-    from bakeoff.harness.cli.reading import compare, cost, frontier, grid, history
-    from bakeoff.harness.cli.searching import search
+    from bakeoff.harness.cli.commands.bench import bench
+    from bakeoff.harness.cli.commands.calibrate import calibrate
+    from bakeoff.harness.cli.commands.compare import compare
+    from bakeoff.harness.cli.commands.demo import demo
+    from bakeoff.harness.cli.commands.doctor import doctor
+    from bakeoff.harness.cli.commands.export import export
+    from bakeoff.harness.cli.commands.floor import floor
+    from bakeoff.harness.cli.commands.gate import gate
+    from bakeoff.harness.cli.commands.history import history
+    from bakeoff.harness.cli.commands.machine import machine
+    from bakeoff.harness.cli.commands.plan import plan
+    from bakeoff.harness.cli.commands.profile import profile
+    from bakeoff.harness.cli.commands.run import run
+    from bakeoff.harness.cli.commands.search import search
+    from bakeoff.harness.cli.sections.cost import cost
+    from bakeoff.harness.cli.sections.frontier import frontier
+    from bakeoff.harness.cli.sections.grid import grid
     from bakeoff.harness.errors import BadExperiment, HarnessError, RunInterrupted
     from bakeoff.harness.experiment.config import Experiment
     from bakeoff.results import ResultsError, Run, load
@@ -119,15 +127,23 @@ _HOMES = {
     "bakeoff.engines.server_engine": ("ServerEngine",),
     "bakeoff.engines.spec": ("flag", "one_of", "option_argv", "switch"),
     "bakeoff.harness.claims.run": ("claims",),
-    "bakeoff.harness.cli.calibrating": ("calibrate",),
-    "bakeoff.harness.cli.doctor": ("doctor",),
-    "bakeoff.harness.cli.exchanging": ("export",),
-    "bakeoff.harness.cli.gating": ("floor", "gate"),
-    "bakeoff.harness.cli.machine": ("machine",),
-    "bakeoff.harness.cli.measuring": ("bench", "demo", "profile", "run"),
-    "bakeoff.harness.cli.planning": ("plan",),
-    "bakeoff.harness.cli.reading": ("compare", "cost", "frontier", "grid", "history"),
-    "bakeoff.harness.cli.searching": ("search",),
+    "bakeoff.harness.cli.commands.calibrate": ("calibrate",),
+    "bakeoff.harness.cli.commands.doctor": ("doctor",),
+    "bakeoff.harness.cli.commands.export": ("export",),
+    "bakeoff.harness.cli.commands.floor": ("floor",),
+    "bakeoff.harness.cli.commands.gate": ("gate",),
+    "bakeoff.harness.cli.commands.machine": ("machine",),
+    "bakeoff.harness.cli.commands.bench": ("bench",),
+    "bakeoff.harness.cli.commands.demo": ("demo",),
+    "bakeoff.harness.cli.commands.profile": ("profile",),
+    "bakeoff.harness.cli.commands.run": ("run",),
+    "bakeoff.harness.cli.commands.plan": ("plan",),
+    "bakeoff.harness.cli.commands.compare": ("compare",),
+    "bakeoff.harness.cli.sections.cost": ("cost",),
+    "bakeoff.harness.cli.sections.frontier": ("frontier",),
+    "bakeoff.harness.cli.sections.grid": ("grid",),
+    "bakeoff.harness.cli.commands.history": ("history",),
+    "bakeoff.harness.cli.commands.search": ("search",),
     "bakeoff.harness.errors": ("BadExperiment", "HarnessError", "RunInterrupted"),
     "bakeoff.harness.experiment.config": ("Experiment",),
     "bakeoff.results": ("ResultsError", "Run", "load"),

@@ -15,7 +15,7 @@ from unittest.mock import create_autospec
 
 import pytest
 
-from bakeoff.harness.cli.measuring import bench
+from bakeoff.harness.cli.commands.bench import bench
 from bakeoff.harness.testing import Bakeoff, Measured
 from bakeoff.results.export.benchmark_json import read_benchmark_json
 from bakeoff.results.metrics.objectives import objectives

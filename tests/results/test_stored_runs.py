@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bakeoff.harness.cli.reading import read
+from bakeoff.harness.cli.stored import read
 from bakeoff.results.metrics.throughput import RATES
 from bakeoff.results.records import Verdict
 from tests.results.stored.figures import figures_of

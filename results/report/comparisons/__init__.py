@@ -2,8 +2,8 @@
 
 from typing import Any
 
+from bakeoff.declared import declared
 from bakeoff.results.compare.comparison import EngineComparison
-from bakeoff.results.report.declared import declared
 from bakeoff.results.show.table import Table
 
 

@@ -82,7 +82,7 @@ def views_section(run: Run) -> Views | None:
     is_large = any(is_streamed(trial) and len(trial.load) > MAX_REQUESTS for trial in run.finished)
     if not trials and not is_large:
         return None
-    large = f"Trials of more than {MAX_REQUESTS:,} requests are left out here; bakeoff views RUN has them."
+    large = f"Trials of more than {MAX_REQUESTS:,} requests are left out here; bakeoff report RUN views has them."
     return Views(
         columns=[column.title for column in COLUMNS],
         panels=[_panel(run, level, f"level{i}", trials, primary_level(levels)) for i, level in enumerate(levels)],

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
 
-from bakeoff.harness.cli.reading import read
+from bakeoff.harness.cli.stored import read
 from bakeoff.harness.virtual import VirtualWorld, run_in
 from bakeoff.results import Run, load
 from bakeoff.results.errors import ResultsError

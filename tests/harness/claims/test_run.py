@@ -283,7 +283,7 @@ def test_an_engine_that_does_not_start_is_the_reason_for_a_missing_figure(tmp_pa
 
 
 def bakeoff(*arguments: object) -> int:
-    return guarded(make_app(), ["claims", *map(str, arguments)])
+    return guarded(make_app(), ["lab", "claims", *map(str, arguments)])
 
 
 def test_the_command_tests_reports_and_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -2,6 +2,7 @@ import errno
 import inspect
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -18,8 +19,9 @@ from bakeoff.engines import Model, models, pick_port
 from bakeoff.engines.errors import NotIdentified
 from bakeoff.engines.request_shape import RequestShape
 from bakeoff.harness import version
-from bakeoff.harness.cli import listing, make_app, measuring
-from bakeoff.harness.cli.guarded import guarded
+from bakeoff.harness.cli import commands_of, known_models, make_app
+from bakeoff.harness.cli.commands import bench
+from bakeoff.harness.cli.guarded import RENAMED, guarded
 from bakeoff.harness.conduct.world import inside
 from bakeoff.harness.experiment.config import Experiment, TrialConfig
 from bakeoff.harness.virtual import VirtualEngine, VirtualWorld
@@ -28,6 +30,9 @@ from tests.results.builders import Sheet, build_run
 from tests.workloads.small_tokenizers import checkpoint
 
 ROOT = Path(__file__).parents[3]
+TEXTS = ("README.md", "CONTRIBUTING.md", "docs", "engines", "harness", "reference_engine", "results", "workloads")
+PROSE = {"also", "fills", "from", "is", "loads", "measured", "must", "reads"}
+"""Words behind the name of the program that are no command."""
 BAKEOFF = Path(sys.executable).with_name("bakeoff")
 
 
@@ -49,7 +54,7 @@ def bars_of(module: str, *arguments: str) -> dict[str, dict[str, object]]:
 
 def test_help_names_every_command_and_imports_nothing_heavy():
     done = bakeoff("--help")
-    for command in ("demo", "run", "bench", "report", "compare", "gate", "search", "frontier", "calibrate", "serve"):
+    for command in ("demo", "run", "bench", "report", "compare", "gate", "search", "serve", "lab"):
         assert command in done.stdout
     for group in ("engines", "models", "workloads"):
         assert group in done.stdout
@@ -137,7 +142,7 @@ def test_bench_refuses_mistakes_before_it_asks_the_server(
 @pytest.fixture
 def planned(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Experiment]:
     """The experiment of a bench, which is not measured."""
-    monkeypatch.setattr(measuring, "_measured", lambda experiment, _: experiment)
+    monkeypatch.setattr(bench, "measured", lambda experiment, _: experiment)
     return api.bench
 
 
@@ -178,21 +183,59 @@ def test_the_default_of_foreign_load_is_that_of_an_experiment():
 def test_every_function_has_the_parameters_of_its_command():
     """A command has more only to say how the result is shown, or that there shall be none."""
     shown = {"json", "github", "junit", "markdown", "out", "dry_run", "every_metric"}
-    names = "bench compare demo export floor frontier gate history plan profile run search"
+    commands = dict(commands_of(make_app()))
+    names = "bench compare demo export gate history lab/calibrate lab/floor lab/machine plan profile run search"
     for name in names.split():
-        function = inspect.signature(getattr(api, name)).parameters
-        of_command = inspect.signature(make_app()[name].default_command).parameters
+        function = inspect.signature(getattr(api, name.rpartition("/")[2])).parameters
+        of_command = inspect.signature(commands[name.replace("/", " ")].default_command).parameters
         assert list(function) == [parameter for parameter in of_command if parameter in function], name
         assert of_command.keys() - function.keys() <= shown, name
         assert all(parameter.kind is not parameter.VAR_KEYWORD for parameter in function.values()), name
 
 
-@pytest.mark.parametrize("arguments", [("--model", "m", "--no-enable-prefix-caching"), ("--help",)])
-def test_serve_passes_every_option_to_the_engine(arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("named", [("m",), ("--model", "m"), ("--model=m",)])
+def test_serve_passes_what_is_not_its_own_to_the_engine(named: tuple[str, ...], monkeypatch: pytest.MonkeyPatch):
     started: list[str] = []
     monkeypatch.setattr(os, "execv", lambda _, argv: started.extend(argv))
-    in_process("serve", *arguments)
-    assert started == [sys.executable, "-m", "bakeoff.reference_engine", "serve", *arguments]
+    in_process("serve", *named, "--no-enable-prefix-caching", "--block-size", "16", "--port", "1", "--dtype=float32")
+    assert started[1:6] == ["-m", "bakeoff.reference_engine", "serve", "--model", "m"]
+    assert started[6:] == ["--port", "1", "--no-enable-prefix-caching", "--block-size", "16", "--dtype=float32"]
+
+
+def test_serve_has_a_help_and_errors_of_its_own(capsys: pytest.CaptureFixture[str]):
+    assert in_process("serve", "--help") == 0
+    assert "--environment" in capsys.readouterr().out
+    assert in_process("serve") == 2
+    error = capsys.readouterr().err
+    assert "--model" in error
+    assert error.endswith("; see bakeoff serve --help\n")
+    assert in_process("serve", "m", "--log", "here") == 2
+    assert "--log is for an engine that is started as a run would; add --engine reference" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", RENAMED)
+def test_a_command_of_an_earlier_version_names_what_replaces_it(name: str, capsys: pytest.CaptureFixture[str]):
+    assert in_process(*name.split(), "runs/a") == 2
+    words = RENAMED[name].removeprefix("bakeoff ").split()
+    assert capsys.readouterr().err == f"bakeoff: bakeoff {name} is {RENAMED[name]} now\n"
+    replacing = [command for command, _ in commands_of(make_app()) if " ".join(words).startswith(command)]
+    assert replacing or words[:2] == ["lab", "claims"]
+
+
+def test_no_text_names_a_command_that_does_not_exist():
+    known = {name for name, _ in commands_of(make_app())}
+    first = {name.split()[0] for name in known}
+    groups = {name.split()[0] for name in known if " " in name}
+    found = (path for name in TEXTS for path in ((ROOT / name).rglob("*") if (ROOT / name).is_dir() else [ROOT / name]))
+    texts = (
+        path for path in found if path.suffix in {".py", ".md", ".html", ".toml"} and "docs/results" not in str(path)
+    )
+    for path in texts:
+        text = re.sub(r"from bakeoff import", "", path.read_text("utf-8"))
+        for one, two in re.findall(r"(?<![\w./-])bakeoff ([a-z][a-z-]+)(?: ([a-z]+))?", text):
+            assert one in first | PROSE, f"{path}: bakeoff {one}"
+            if one in groups and two and two not in PROSE:
+                assert any(f"{name} ".startswith(f"{one} {two} ") for name in known), f"{path}: bakeoff {one} {two}"
 
 
 @pytest.mark.parametrize(
@@ -203,7 +246,6 @@ def test_serve_passes_every_option_to_the_engine(arguments: tuple[str, ...], mon
             ("--model=known", "--served-model-name=m"),
             ["--served-model-name", "known", "--model", "/folder", "--served-model-name=m"],
         ),
-        (("--model",), ["--model"]),
     ],
 )
 def test_serve_takes_the_name_of_a_known_model(
@@ -215,7 +257,7 @@ def test_serve_takes_the_name_of_a_known_model(
     started: list[str] = []
     monkeypatch.setattr(os, "execv", lambda _, argv: started.extend(argv))
     monkeypatch.setattr(models, "KNOWN_MODELS", {"known": None})
-    monkeypatch.setattr(listing, "named_model", model_of)
+    monkeypatch.setattr(known_models, "named_model", model_of)
     in_process("serve", *arguments)
     assert started[4:] == expected
 

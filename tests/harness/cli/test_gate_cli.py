@@ -242,12 +242,12 @@ def test_a_run_is_one_run_however_its_folder_is_spelt(tmp_path: Path, capsys, mo
     assert bakeoff("gate", *twice, "--candidate", f"{path}@branch") == 3
     assert "is named twice on one side" in capsys.readouterr().err
     for runs in ((path,), (path, ".")):
-        assert bakeoff("frontier", *map(str, runs), "--json") == 0
+        assert bakeoff("report", *map(str, runs), "frontier", "--json") == 0
         assert len(msgspec.json.decode(capsys.readouterr().out)) == 2, "one point of each engine"
 
 
 @pytest.mark.parametrize("command", [("cost", "--price", "machine-hour=0.4"), ("frontier",)])
 def test_figures_of_a_run_that_lacks_trials_say_so(tmp_path: Path, capsys, command: tuple[str, ...]) -> None:
     path = build_run(tmp_path, replace(SAME, finished=7, status=RunStatus.INTERRUPTED, repeats=6))
-    assert bakeoff(command[0], str(path), *command[1:]) == 0
+    assert bakeoff("report", str(path), *command) == 0
     assert f"{path}: only 7 of 12 trials are valid" in capsys.readouterr().err

@@ -11,9 +11,9 @@ import pytest
 
 from bakeoff.engines import Model
 from bakeoff.engines.models import KNOWN_MODELS
-from bakeoff.harness.cli import listing, make_app
+from bakeoff.harness.cli import known_models, make_app
+from bakeoff.harness.cli.commands.models_tools import built_in_prompts
 from bakeoff.harness.cli.guarded import guarded
-from bakeoff.harness.cli.shrinking import built_in_prompts
 from bakeoff.harness.quality import scorer
 from bakeoff.installation import how_to_install
 from bakeoff.reference_engine.__main__ import build_parser, main
@@ -70,7 +70,7 @@ def test_the_engine_gets_the_options_and_a_text(become, folder, tmp_path, comman
 
 def test_a_known_models_name_is_its_folder_wherever_it_stands(become, folder, monkeypatch):
     monkeypatch.setitem(KNOWN_MODELS, "tiny-model", KNOWN_MODELS["smollm2-135m-instruct"])
-    monkeypatch.setattr(listing, "named_model", lambda _: Model("tiny-model", folder))
+    monkeypatch.setattr(known_models, "named_model", lambda _: Model("tiny-model", folder))
     for words in (
         ["tiny-model", "--out", "tiny-model", "--rows", "9"],
         ["--out", "tiny-model", "--rows", "9", "tiny-model"],

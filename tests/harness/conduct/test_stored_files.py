@@ -11,7 +11,7 @@ import pytest
 
 from bakeoff import results
 from bakeoff.engines.dialects.anthropic import AnthropicDialect
-from bakeoff.harness.cli.reading import read
+from bakeoff.harness.cli.stored import read
 from bakeoff.harness.conduct.recovery import recover
 from bakeoff.harness.virtual import VirtualEngine, VirtualWorld, run_in, virtual_experiment
 from bakeoff.results.errors import RunUnreadable
@@ -168,8 +168,8 @@ def test_every_command_says_it_in_one_line(run: Path, whole: results.Run, capsys
     shorten(run / TRIAL / "requests.jsonl")
     for command in (
         ("report", str(run)), ("compare", str(whole.path), str(run)), ("compare", str(run), str(whole.path)),
-        ("export", str(run), "--as", "pytest-benchmark", "--out", str(run)), ("views", str(run)),
-        ("frontier", str(run)),
+        ("export", str(run), "--as", "pytest-benchmark", "--out", str(run)), ("report", str(run), "views"),
+        ("report", str(run), "frontier"),
     ):  # fmt: skip
         assert bakeoff(*command) != 0, command
         said = capsys.readouterr()

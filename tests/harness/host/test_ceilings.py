@@ -1,4 +1,4 @@
-"""`bakeoff machine`: rates by a clock that is injected, real products of tiny matrices, and what the command prints."""
+"""`bakeoff lab machine`: rates by a clock that is injected, products of tiny matrices, and what the command prints."""
 
 import json
 import re
@@ -79,7 +79,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_the_table_has_a_row_for_each_device(measured: None, capsys: pytest.CaptureFixture[str]):
-    assert guarded(make_app(), ["machine"]) == 0
+    assert guarded(make_app(), ["lab", "machine"]) == 0
     printed = capsys.readouterr()
     lines = [" ".join(line.split()) for line in printed.out.splitlines()]
     assert lines[0] == "device memory read copy float32 bfloat16 float8_e4m3fn"
@@ -93,7 +93,7 @@ def test_the_table_has_a_row_for_each_device(measured: None, capsys: pytest.Capt
 
 
 def test_json_has_every_figure(measured: None, capsys: pytest.CaptureFixture[str]):
-    assert guarded(make_app(), ["machine", "--json"]) == 0
+    assert guarded(make_app(), ["lab", "machine", "--json"]) == 0
     devices: list[dict[str, Any]] = json.loads(capsys.readouterr().out)
     assert [device["device"] for device in devices] == ["cpu", "cuda:0"]
     assert devices[1]["flops_per_s"]["float8_e4m3fn"] == 1400e12
@@ -101,7 +101,7 @@ def test_json_has_every_figure(measured: None, capsys: pytest.CaptureFixture[str
 
 
 def test_ceilings_are_stored_beside_the_runs_of_their_machine(measured: None):
-    assert guarded(make_app(), ["machine", "--out", "here"]) == 0
+    assert guarded(make_app(), ["lab", "machine", "--out", "here"]) == 0
     here = environment()
     assert stored_ceilings(Path("here"), here) == SOME
     assert stored_ceilings(Path("here"), {**here, "cores": 99}) == []
@@ -121,7 +121,7 @@ def test_damaged_ceilings_are_refused_with_the_command_that_renews_them(tmp_path
     path = store_ceilings(tmp_path, {}, SOME)
     for text in ("{", path.read_text(encoding="utf-8").replace('"version": 1', '"version": 7')):
         path.write_text(text, encoding="utf-8")
-        with pytest.raises(RunUnreadable, match="measure it again: bakeoff machine"):
+        with pytest.raises(RunUnreadable, match="measure it again: bakeoff lab machine"):
             stored_ceilings(tmp_path, {})
 
 
@@ -130,5 +130,5 @@ def test_without_torch_one_line_says_what_to_install(
 ):
     monkeypatch.delitem(sys.modules, "bakeoff.harness.host.ceilings")
     monkeypatch.setitem(sys.modules, "torch", None)
-    assert guarded(make_app(), ["machine"]) == 2
-    assert capsys.readouterr().err == f"bakeoff: bakeoff machine needs torch; run: {how_to_install('engine')}\n"
+    assert guarded(make_app(), ["lab", "machine"]) == 2
+    assert capsys.readouterr().err == f"bakeoff: bakeoff lab machine needs torch; run: {how_to_install('engine')}\n"

@@ -105,7 +105,7 @@ def test_files_that_are_not_there_and_no_machine_are_refused(tmp_path: Path):
         gpu_table(tmp_path / "none.toml")
     for machine in ({}, [MACHINE[0] | {"read_bytes_per_s": 0}], [MACHINE[0] | {"flops_per_s": {}}]):
         (tmp_path / "machine.json").write_text(json.dumps(machine))
-        with pytest.raises(BadPlan, match="write it with bakeoff machine --json"):
+        with pytest.raises(BadPlan, match="write it with bakeoff lab machine --json"):
             gpu_table(machine=tmp_path / "machine.json")
 
 

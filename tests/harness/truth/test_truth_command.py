@@ -1,4 +1,4 @@
-"""``bakeoff truth``."""
+"""``bakeoff lab truth``."""
 
 import inspect
 import os
@@ -13,13 +13,13 @@ import pytest
 from bakeoff.engines.adapters.vllm import METRICS
 from bakeoff.engines.metrics.readers import reader_of
 from bakeoff.harness.cli import make_app
+from bakeoff.harness.cli.commands.truth import serve_truth
 from bakeoff.harness.cli.guarded import guarded
-from bakeoff.harness.cli.truth import serve_truth
 from bakeoff.harness.truth import Answered, Ending, Fault, Schedule
 from bakeoff.harness.truth.answered import ReplicaAnswered
 from tests.harness.truth_client import ask, connect, request
 
-BAKEOFF = [sys.executable, "-c", "import bakeoff.harness.entry; bakeoff.harness.entry.main()", "truth"]
+BAKEOFF = [sys.executable, "-c", "import bakeoff.harness.entry; bakeoff.harness.entry.main()", "lab", "truth"]
 
 
 def started(*arguments: object) -> tuple[subprocess.Popen[str], int]:
@@ -160,7 +160,7 @@ def test_the_page_describes_every_option_and_fault():
     ],
 )
 def test_mistakes_are_one_line_on_stderr(arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]):
-    assert guarded(make_app(), ("truth", *arguments)) == (3 if words.startswith("cannot write") else 2)
+    assert guarded(make_app(), ("lab", "truth", *arguments)) == (3 if words.startswith("cannot write") else 2)
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.count("\n") == 1

@@ -253,7 +253,7 @@ def test_what_is_unknown_says_why_and_what_to_do() -> None:
     (prefill, decode, limits) = limit_lines(attributed(outcome, ceilings=[]).roofline)
     assert prefill.startswith("prefill: ")
     assert re.match(r"decode: 28\.\d GB/s, 27\.\d GFLOP/s, 0\.98\d operations a byte; 1,560 steps in ", decode)
-    assert "run bakeoff machine, then bakeoff report" in limits
+    assert "run bakeoff lab machine, then bakeoff report" in limits
     assert "MBU 70 %" in limit_lines(attributed(outcome).roofline)[1]
     for reason, attribution in {
         "does not measure products in float16": attributed(outcome, dtype="float16"),

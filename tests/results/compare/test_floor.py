@@ -92,7 +92,7 @@ def test_it_is_stored_beside_the_runs_and_a_gate_finds_it(tmp_path: Path, capsys
     assert "that would stand up to a standard deviation between runs of one server of" in " ".join(
         capsys.readouterr().out.split()
     )
-    assert bakeoff("floor", *map(str, made)) == 0
+    assert bakeoff("lab", "floor", *map(str, made)) == 0
     captured = capsys.readouterr()
     assert "c=8, 6 runs" in captured.out
     assert "ITL p50" in captured.out
@@ -102,7 +102,7 @@ def test_it_is_stored_beside_the_runs_and_a_gate_finds_it(tmp_path: Path, capsys
     assert evidence is not None
     assert evidence.method is Method.NOISE_FLOOR
     capsys.readouterr()
-    assert bakeoff("floor", *map(str, made), "--json") == 0
+    assert bakeoff("lab", "floor", *map(str, made), "--json") == 0
     assert json.loads(capsys.readouterr().out)[0]["trials"] == pytest.approx(3)
     assert len(stored_floors(tmp_path)) == 1, "measured again, it takes the place of the first"
 
@@ -127,6 +127,6 @@ def _evidence(a: Path, b: Path) -> Evidence:
 @pytest.mark.parametrize(("text", "message"), [("{", "is damaged"), ('{"version": 9}', "has version 9, not 1")])
 def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / FLOOR_FILE).write_text(text)
-    with pytest.raises(RunUnreadable, match=f"{message}.*measure it again: bakeoff floor"):
+    with pytest.raises(RunUnreadable, match=f"{message}.*measure it again: bakeoff lab floor"):
         stored_floors(tmp_path)
-    assert bakeoff("floor") == 2
+    assert bakeoff("lab", "floor") == 2

@@ -94,7 +94,7 @@ def test_one_stored_run_says_which_noise_would_undo_it() -> None:
     assert compare_sessions(TTFT, "c=8", a, b, unseen_sd=0.02).judgement is Judgement.WORSE
     doubted = compare_sessions(TTFT, "c=8", a, b, unseen_sd=0.03)
     assert (doubted.judgement, doubted.reason) == (Judgement.UNCLEAR, Reason.UNSEEN_NOISE)
-    assert "(taken to be 3.0 %; three runs of the baseline show it, or bakeoff floor)" in caveat_text(doubted)
+    assert "(taken to be 3.0 %; three runs of the baseline show it, or bakeoff lab floor)" in caveat_text(doubted)
     floored = compare_sessions(TTFT, "c=8", a, b, floor=NoiseFloor(0.01, 3))
     assert floored.judgement is Judgement.WORSE
     assert reason_text(floored) == (

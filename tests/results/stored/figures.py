@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from bakeoff.harness.cli.reading import read
+from bakeoff.harness.cli.stored import read
 from bakeoff.results.compare.comparison import compare_sides
 from bakeoff.results.compare.config import ComparisonConfig
 from bakeoff.results.compare.gate import judge

@@ -1,4 +1,4 @@
-"""bakeoff views, export and import as a user calls them."""
+"""bakeoff report RUN views, export and import as a user calls them."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,8 @@ from typing import get_args
 import pytest
 
 from bakeoff import results
-from bakeoff.harness.cli import exchanging, make_app
+from bakeoff.harness.cli import make_app
+from bakeoff.harness.cli.commands import export, report
 from bakeoff.harness.cli.guarded import guarded
 from bakeoff.results.report import render_html
 from bakeoff.results.views import VIEWS
@@ -28,14 +29,14 @@ def bakeoff(*arguments: object) -> int:
 
 def test_the_options_are_the_tools() -> None:
     """The command spells the options out, so that --help imports no view."""
-    names, _ = get_args(get_args(exchanging.Tool)[0])  # one of them, or None
+    names, _ = get_args(get_args(report.Tool)[0])  # one of them, or None
     assert set(get_args(names)) == set(VIEWS)
-    assert set(get_args(get_args(exchanging.Format)[0])) == set(EXPORTS)
+    assert set(get_args(get_args(export.Format)[0])) == set(EXPORTS)
 
 
 @pytest.mark.slow
 def test_all_tools_side_by_side(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert bakeoff("views", path) == 0
+    assert bakeoff("report", path, "views") == 0
     printed = capsys.readouterr().out
     assert "fast, c=4" in printed
     assert "slow, poisson 2/s" in printed
@@ -48,7 +49,7 @@ def test_all_tools_side_by_side(path: Path, capsys: pytest.CaptureFixture[str]) 
 
 @pytest.mark.slow
 def test_one_tool_in_full(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert bakeoff("views", path, "--as", "guidellm") == 0
+    assert bakeoff("report", path, "views", "--as", "guidellm") == 0
     printed = capsys.readouterr().out
     assert "TTFT ms Mdn" in printed
     assert "includes the time to the first token" in printed
@@ -59,7 +60,7 @@ def test_one_tool_in_full(path: Path, capsys: pytest.CaptureFixture[str]) -> Non
 
 @pytest.mark.slow
 def test_json_holds_every_figure_of_every_trial(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert bakeoff("views", path, "--json") == 0
+    assert bakeoff("report", path, "views", "--json") == 0
     printed = json.loads(capsys.readouterr().out)
     assert len(printed["trials"]) == 16
     assert set(printed["trials"][0]["views"]) == set(printed["tools"]) == set(VIEWS)
@@ -87,7 +88,7 @@ def test_what_is_exported_for_vllm_is_imported_again(
     assert bakeoff("import", "vllm", file, "--out", tmp_path / "runs") == 0
     assert "report: " in capsys.readouterr().out
     (run,) = (tmp_path / "runs").iterdir()
-    assert bakeoff("views", run, "--as", "vllm", "--json") == 0
+    assert bakeoff("report", run, "views", "--as", "vllm", "--json") == 0
     again = json.loads(capsys.readouterr().out)["trials"][0]["views"]["vllm"]["figures"]
     exported = json.loads(file.read_text())
     for name, tag in {"TTFT": "ttft", "ITL": "itl", "TPOT": "tpot", "E2EL": "e2el"}.items():
@@ -97,8 +98,8 @@ def test_what_is_exported_for_vllm_is_imported_again(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("views", "/no/such/run"), "is not a run folder"),
-        (("views", "/no/such/run", "--as", "wrk"), "--help"),
+        (("report", "/no/such/run", "views"), "is not a run folder"),
+        (("report", "/no/such/run", "views", "--as", "wrk"), "--help"),
         (("export", "/no/such/run", "--as", "vllm", "--out", "x"), "is not a run folder"),
         (("export", "/no/such/run", "--as", "sglang", "--out", "x"), "--help"),
         (("import", "vllm", "/no/such/file.json"), "cannot be read"),
@@ -120,7 +121,7 @@ def test_a_summary_file_is_refused_in_one_line(tmp_path: Path, capsys: pytest.Ca
 def test_whole_answers_have_no_views(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The tools' figures of streams would show them a TTFT that is the whole answer, or 0 tokens."""
     path = build_run(tmp_path, Sheet(engines={"fast": FAST}, repeats=1, is_streamed=False))
-    assert bakeoff("views", path) == 2
+    assert bakeoff("report", path, "views") == 2
     assert f"came whole: see bakeoff report {path}" in capsys.readouterr().err
     assert bakeoff("export", path, "--as", "llm-d", "--out", tmp_path / "out") == 2
     assert "came whole: use --as json" in capsys.readouterr().err

@@ -13,9 +13,7 @@ from typing import Annotated
 
 import cyclopts
 
-from bakeoff.harness.cli.evaluating import models_app
-
-__all__ = ["models_app"]
+from bakeoff.harness.cli.command import Command
 
 _PROMPTS = 2_000
 _PROMPT_UNITS = 12
@@ -26,31 +24,26 @@ _TAKING_FILES = ("--out", "--text")
 Words = Annotated[str, cyclopts.Parameter(allow_leading_hyphen=True)]
 
 
-@models_app.command(help_flags=(), version_flags=())
 def prune(*arguments: Words) -> None:
     """Remove the layers, neurons, heads and weights of a model that matter least on a text."""
     _become("prune", arguments)
 
 
-@models_app.command(help_flags=(), version_flags=())
 def distil(*arguments: Words) -> None:
     """Distil a student from text that its teacher generates. Run the same command again to resume."""
     _become("distil", arguments)
 
 
-@models_app.command(help_flags=(), version_flags=())
 def trim(*arguments: Words) -> None:
     """List the tokens that a draft model proposes: those that a text uses most, and all special ones."""
     _become("trim", arguments)
 
 
-@models_app.command(help_flags=(), version_flags=())
 def eagle(*arguments: Words) -> None:
     """Train an EAGLE-3 draft head on text that its model writes. Run the same command again to resume."""
     _become("eagle", arguments)
 
 
-@models_app.command(help_flags=(), version_flags=())
 def quantize(*arguments: Words) -> None:
     """Quantise the weights of a model, one layer at a time. Run the same command again to resume."""
     _become("quantize", arguments)
@@ -67,7 +60,7 @@ def _become(command: str, arguments: Sequence[str]) -> None:
         ReferenceMissing: its packages are not installed.
     """
     from bakeoff.engines.models import KNOWN_MODELS
-    from bakeoff.harness.cli.listing import named_model
+    from bakeoff.harness.cli.known_models import named_model
     from bakeoff.harness.errors import ReferenceMissing
     from bakeoff.harness.quality.scorer import not_installed
 
@@ -104,3 +97,9 @@ def built_in_prompts() -> str:
         words = "".join(islice(write(Rng("1", "prompts", str(number))), _PROMPT_UNITS))
         lines.append(" ".join(words.split()))
     return "\n".join(lines) + "\n"
+
+
+COMMANDS = tuple(
+    Command(f"models {function.__name__}", function, has_help=False)
+    for function in (prune, distil, trim, eagle, quantize)
+)

@@ -1,142 +1,31 @@
-"""Commands that measure: demo, run, bench and profile. Also serve."""
+"""The command ``bakeoff bench``."""
 
-import importlib.util
-import os
-import sys
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
-import cyclopts
-
-from bakeoff.harness.cli.command import REHEARSING, Rehearsed, command
-from bakeoff.harness.cli.exits import EXIT_INVALID, EXIT_OK
+from bakeoff.harness.cli.command import Command, Title, command
+from bakeoff.harness.cli.measured import exit_code, measured, show_measured
 from bakeoff.harness.cli.options import (
     DEFAULT_OUT,
-    DryRun,
-    File,
     Headers,
-    Json,
     JsonObject,
     Numbers,
     Out,
     Ray,
-    Source,
     Texts,
-    Workers,
     WorkloadOptions,
     texts,
 )
 from bakeoff.harness.cli.output import print_line, print_notice
 
 if TYPE_CHECKING:
-    from bakeoff.harness.experiment.config import Experiment
     from bakeoff.results import Run
-    from bakeoff.results.attribution.difference import Difference
-    from bakeoff.results.log.store import RunFolder
 
-_ENGINE_PACKAGES = ("torch", "llguidance", "safetensors", "gguf")
 DEFAULT_CONCURRENCY = (1, 8)
 """Default load levels of bench: a single user, and a moderate load."""
+
+
 DEFAULT_REPEATS = 3
 """Default repeats of a comparison: the fewest with an interval."""
-
-
-def demo(*, out: Out = DEFAULT_OUT) -> "Run":
-    """Measure two engines on a small real model: a first result on this machine.
-
-    Takes about five minutes on two cores, after installation. Prints a table and the path of an HTML report.
-
-    Parameters
-    ----------
-    out
-        Parent of the new run folder.
-    """
-    from bakeoff.harness.experiment.reading import load_experiment
-
-    return _measured(load_experiment(Path(__file__).parents[1] / "demo.toml"), out)
-
-
-def run(
-    experiment: Source,
-    *,
-    resume: str | None = None,
-    workers: Workers = None,
-    ray: Ray = None,
-    out: Out = DEFAULT_OUT,
-) -> "Run":
-    """Run an experiment file.
-
-    Parameters
-    ----------
-    experiment
-        TOML file; docs/experiment.md describes every key. Or a run folder, whose experiment is repeated.
-    resume
-        Run folder whose finished trials are reused if they would be the same measurement, or latest for the newest run
-        of this experiment in --out.
-    workers
-        Worker processes of the client. Default: client.workers of the file.
-    ray
-        Ray cluster that runs the workers: auto, or host:port of its head. Default: client.ray of the file.
-    out
-        Parent of the new run folder.
-    """
-    from bakeoff.harness.experiment.reading import loaded_experiment, with_client
-    from bakeoff.results.log.store import earlier_run
-
-    loaded = with_client(loaded_experiment(experiment), workers, ray)
-    earlier = earlier_run(Path(out), loaded.name, resume, print_notice) if resume else None
-    return _measured(loaded, out, earlier)
-
-
-def profile(
-    experiment: Source | None = None,
-    *,
-    kernels: bool = False,
-    diff: tuple[str, str] | None = None,
-    out: Out = DEFAULT_OUT,
-) -> "Run | list[Difference]":
-    """Measure where the latency comes from: client, network, queue, prefill, decode, interference.
-
-    Runs one plain and one profiled trial of each engine and level; in the latter the reference engine records its
-    steps, and vLLM exports a span of each request. Prints the parts of each request's latency and the bottleneck, and
-    writes one Perfetto trace per profiled trial, for ui.perfetto.dev. Other engines get a plain trial.
-
-    Parameters
-    ----------
-    experiment
-        TOML file, as for bakeoff run; its repeats and its comparison of answers are left out.
-    kernels
-        Also record the engine's kernels for a second after each profiled trial, and add them to the trace.
-    diff
-        Instead of measuring, compare two profiled runs, RUN or RUN@ENGINE each: which parts the change came from.
-    out
-        Parent of the new run folder.
-    """
-    import msgspec
-
-    from bakeoff.harness.errors import BadExperiment
-    from bakeoff.harness.experiment.config import QualityConfig
-    from bakeoff.harness.experiment.reading import loaded_experiment, profiling
-
-    if diff is not None:
-        return _differences(*diff)
-    if experiment is None:
-        raise BadExperiment("profile needs an experiment file, or --diff RUN RUN")
-    loaded = profiling(loaded_experiment(experiment))
-    return _measured(msgspec.structs.replace(loaded, repeats=1, quality=QualityConfig(samples=0), kernels=kernels), out)
-
-
-def _differences(a: str, b: str) -> "list[Difference]":
-    """Which parts the change from one profiled run to another came from."""
-    from bakeoff.harness.cli.reading import read
-    from bakeoff.results.attribution.difference import differences, side
-
-    sides = [
-        side(read(location).attributions, engine, location)
-        for location, _, engine in (text.partition("@") for text in (a, b))
-    ]
-    return differences(*sides)
 
 
 def bench(
@@ -323,96 +212,7 @@ def bench(
             one = experiment.engines[0].name
             names = f"{', '.join(map(base_url, urls))}: replicas of one {one} (--against compares two servers)"
         print_line(f"{names}; model {served.name}, tokenizer {served.tokenizer}")
-    return _measured(experiment, out)
+    return measured(experiment, out)
 
 
-def _measured(experiment: "Experiment", out: File, earlier: "RunFolder | None" = None) -> "Run":
-    """Measure an experiment; in a dry run of its command, only check it.
-
-    Raises:
-        RunInterrupted: Ctrl-C; it has the finished trials.
-        Rehearsed: it was a dry run, and everything is in place.
-    """
-    from bakeoff import results
-    from bakeoff.harness.cli.reading import read
-    from bakeoff.harness.conduct.run import create_run, rehearse, run_into
-    from bakeoff.harness.errors import RunInterrupted
-
-    if REHEARSING.get():
-        rehearse(experiment)
-        raise Rehearsed
-    folder = create_run(experiment, Path(out), earlier)
-    interrupted = run_into(folder, experiment, earlier)
-    if interrupted:
-        raise RunInterrupted(results.load(folder.path))  # `report` decodes what is left
-    return read(folder.path)
-
-
-def _show(measured: "Run | list[Difference]", *, dry_run: DryRun = False, json: Json = False) -> None:  # noqa: ARG001
-    """Print a run's table, and write its page and traces; or print differences.
-
-    Parameters
-    ----------
-    dry_run
-        Say what would run and for how long, check everything, and send nothing.
-    json
-        Print the summary as JSON.
-    """
-    from bakeoff.harness.cli.output import print_result
-    from bakeoff.harness.cli.reading import show
-    from bakeoff.results.report.difference_table import print_differences
-
-    if isinstance(measured, list):
-        print_result(measured, print_differences, json=json)
-    else:
-        show(measured, json=json)
-
-
-def _exit_code(measured: "Run | list[Difference]") -> int:
-    """3 if the run is no evidence, with the reason on stderr."""
-    from bakeoff.harness.conduct.run import why_invalid
-
-    if not isinstance(measured, list) and (reason := why_invalid(measured)):
-        print_notice(f"run INVALID: {reason}")
-        return EXIT_INVALID
-    return EXIT_OK
-
-
-COMMANDS = (
-    command(
-        demo, _show, _exit_code, closing="next: bakeoff bench http://HOST:PORT measures a server that runs already"
-    ),
-    *(command(function, _show, _exit_code) for function in (run, bench, profile)),
-)
-
-
-def serve(*arguments: Annotated[str, cyclopts.Parameter(allow_leading_hyphen=True)]) -> int:
-    """Serve a known model or a checkpoint with the reference engine: bakeoff serve MODEL.
-
-    bakeoff serve --help lists its options.
-    """
-    from bakeoff.engines.errors import NotInstalled
-    from bakeoff.installation import how_to_install
-
-    if missing := [name for name in _ENGINE_PACKAGES if importlib.util.find_spec(name) is None]:
-        raise NotInstalled(f"bakeoff serve needs {' and '.join(missing)}", how_to_install("engine"))
-    argv = [sys.executable, "-m", "bakeoff.reference_engine", "serve", *_with_folder(arguments)]
-    os.execv(sys.executable, argv)  # noqa: S606  (no shell: the server replaces this process and gets its signals)
-
-
-def _with_folder(arguments: Sequence[str]) -> list[str]:
-    """Options of the engine, which takes folders: a known model's name becomes its folder, served under that name."""
-    import argparse
-
-    from bakeoff.engines.models import KNOWN_MODELS
-    from bakeoff.harness.cli.listing import named_model
-
-    if arguments and not arguments[0].startswith("-"):
-        arguments = ["--model", *arguments]
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument("--model", nargs="?")  # a missing value is the engine's to report
-    options, others = parser.parse_known_args(arguments)
-    if options.model not in KNOWN_MODELS or Path(options.model).exists():
-        return list(arguments)
-    # The user's own options come later and win.
-    return ["--served-model-name", options.model, "--model", str(named_model(options.model).path), *others]
+COMMANDS = [Command("bench", command(bench, show_measured, exit_code), Title.MEASURE, 20)]

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import cyclopts
 
+from bakeoff.harness.cli.command import Command, Title
 from bakeoff.harness.cli.exits import EXIT_OK
 from bakeoff.harness.cli.options import DEFAULT_OUT
 
@@ -63,3 +64,6 @@ def dashboard(
 def _announce(address: str) -> None:
     sys.stdout.write(f"dashboard: {address}\n")
     sys.stdout.flush()
+
+
+COMMANDS = [Command("dashboard", dashboard, Title.LOOK, 50)]

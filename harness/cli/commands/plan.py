@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import cyclopts
 
-from bakeoff.harness.cli.command import command
+from bakeoff.harness.cli.command import Command, Title, command
 from bakeoff.harness.cli.options import File, Files, Json, Texts, WorkloadOptions, files, texts
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def plan(
     engine: str | None = None,
     seed: int = 1,
 ) -> "Plan":
-    """Plan memory, prefix cache, latency and cost of a model on GPUs, and how many keep an SLO, before renting them.
+    """Plan memory, latency and cost of a model on GPUs before renting them.
 
     docs/plan.md has every formula. Nothing is measured; --from-run calibrates the plan with what was.
 
@@ -58,7 +58,7 @@ def plan(
     gpus
         TOML file with more GPUs, like harness/sizing/gpus.toml.
     machine
-        Output of bakeoff machine --json; its devices are the GPUs cpu, cuda:0 and so on.
+        Output of bakeoff lab machine --json; its devices are the GPUs cpu, cuda:0 and so on.
     precision
         Of the weights: bf16, fp8, w8a8, int8, int4, int4-zp, nf4, mxfp4, q8_0, q4_0, fp16 or fp32.
     kv
@@ -171,4 +171,4 @@ def _show(
         write_page(plan, out)
 
 
-PLAN = command(plan, _show)
+COMMANDS = [Command("plan", command(plan, _show), Title.PREPARE, 20)]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, BinaryIO, TypeVar
 
 import cyclopts
 
+from bakeoff.harness.cli.command import Command, Title
 from bakeoff.harness.cli.exits import EXIT_OK
 from bakeoff.harness.cli.options import Json, WorkloadOptions
 from bakeoff.harness.cli.output import standard_output
@@ -19,13 +20,11 @@ if TYPE_CHECKING:
 
 _Result = TypeVar("_Result")
 
-workloads_app = cyclopts.App(name="workloads", help="List, profile, sample and fit workloads.")
 
 Folder = Annotated[Path | None, cyclopts.Parameter(name="--tokenizer")]
 _COUNT = cyclopts.Parameter(name=["--sessions", "-n"], validator=cyclopts.validators.Number(gte=1))
 
 
-@workloads_app.command(name="list")
 def list_workloads(*, json: Json = False) -> int:
     """List workloads and replayable trace formats.
 
@@ -45,7 +44,6 @@ def list_workloads(*, json: Json = False) -> int:
     return EXIT_OK
 
 
-@workloads_app.command(name="rules")
 def list_rules(*, json: Json = False) -> int:
     """List the rules by which sessions can be played.
 
@@ -68,7 +66,6 @@ def list_rules(*, json: Json = False) -> int:
     return EXIT_OK
 
 
-@workloads_app.command
 def show(
     name: str,
     *,
@@ -119,7 +116,6 @@ def show(
     return EXIT_OK
 
 
-@workloads_app.command
 def sample(
     name: str,
     *,
@@ -163,7 +159,6 @@ def sample(
     return EXIT_OK
 
 
-@workloads_app.command
 def fit(
     trace: str,
     *,
@@ -320,3 +315,13 @@ def _print_lines(lines: Iterable[bytes], out: BinaryIO) -> None:
         if not has_reader(out):
             return
     out.flush()
+
+
+COMMANDS = (
+    Command("workloads", None, Title.PREPARE, 50, "List, profile, sample and fit workloads."),
+    Command("workloads list", list_workloads),
+    Command("workloads rules", list_rules),
+    Command("workloads show", show),
+    Command("workloads sample", sample),
+    Command("workloads fit", fit),
+)

@@ -1,4 +1,4 @@
-"""The command ``bakeoff truth``: a mock server with known timing, or several that act as replicas of an engine."""
+"""The command ``bakeoff lab truth``: a mock server with known timing, or several that act as replicas of an engine."""
 
 import contextlib
 import signal
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import cyclopts
 
+from bakeoff.harness.cli.command import Command
 from bakeoff.harness.cli.exits import EXIT_OK
 
 if TYPE_CHECKING:
@@ -287,3 +288,6 @@ def _bad_value(option: str, value: str, expected: str) -> Exception:
 def _print(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
+
+
+COMMANDS = [Command("lab truth", serve_truth)]

@@ -6,14 +6,12 @@ from typing import Annotated
 
 import cyclopts
 
+from bakeoff.harness.cli.command import Command, Title
 from bakeoff.harness.cli.exits import EXIT_OK
 from bakeoff.harness.cli.options import Json
 from bakeoff.harness.cli.output import standard_output
 
-engines_app = cyclopts.App(name="engines", help="List, check, install and start engines.")
 
-
-@engines_app.command(name="list")
 def list_engines(*names: str, json: Json = False) -> int:
     """List adapters with their options, and installable environments.
 
@@ -35,7 +33,6 @@ def list_engines(*names: str, json: Json = False) -> int:
     return EXIT_OK
 
 
-@engines_app.command
 def doctor(*names: str, json: Json = False) -> int:
     """Check which engines can run here, and how to fix those that cannot.
 
@@ -60,7 +57,6 @@ def doctor(*names: str, json: Json = False) -> int:
     return EXIT_OK
 
 
-@engines_app.command
 def install(name: str, *, again: Annotated[bool, cyclopts.Parameter(negative="")] = False, json: Json = False) -> int:
     """Install an engine into its own Python environment.
 
@@ -95,3 +91,10 @@ def _progress(step: str, seconds: float) -> None:
     elif sys.stderr.isatty() and len(line := f"{step}  {seconds:.0f} s") < os.get_terminal_size(2).columns:
         sys.stderr.write(f"\x1b[1A\x1b[K{line}\n")  # overwrite the previous line
     sys.stderr.flush()
+
+
+COMMANDS = (
+    Command("engines", None, Title.PREPARE, 30, "List and install engines."),
+    Command("engines list", list_engines),
+    Command("engines install", install),
+)

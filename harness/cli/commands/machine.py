@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import cyclopts
 
-from bakeoff.harness.cli.command import command
+from bakeoff.harness.cli.command import Command, command
 from bakeoff.harness.cli.options import DEFAULT_OUT, Json, Out
 from bakeoff.harness.cli.output import print_line
 
@@ -40,7 +40,7 @@ def machine(*, seconds: Annotated[float, _SECONDS] = 0.5, out: Out = DEFAULT_OUT
     try:
         from bakeoff.harness.host.ceilings import measure_machine
     except ImportError as error:
-        raise NotInstalled("bakeoff machine needs torch", how_to_install("engine")) from error
+        raise NotInstalled("bakeoff lab machine needs torch", how_to_install("engine")) from error
     measured = measure_machine(seconds)
     path = store_ceilings(Path(out), environment(), measured)
     print_line(f"stored: {path}")
@@ -84,4 +84,4 @@ def _print(measured: "list[Ceilings]", console: "Console") -> None:
         console.print(plain(f"{ceilings.device}: {ceilings.name}"), style="dim", markup=False, highlight=False)
 
 
-MACHINE = command(machine, _show)
+COMMANDS = [Command("lab machine", command(machine, _show))]

@@ -1,4 +1,4 @@
-"""The commands gate and floor: regression checks, and the noise floor that they use."""
+"""The command ``bakeoff gate``."""
 
 import os
 import sys
@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import cyclopts
 
-from bakeoff.harness.cli.command import command
+from bakeoff.harness.cli.command import Command, Title, command
 from bakeoff.harness.cli.exits import EXIT_CANNOT_TELL, EXIT_INVALID, EXIT_OK, EXIT_REGRESSION
 from bakeoff.harness.cli.options import DEFAULT_OUT, Bands, EveryMetric, Json, Metrics, Out, Source, Texts, texts
 from bakeoff.harness.cli.output import print_line, print_result
 
 if TYPE_CHECKING:
     from bakeoff.results.compare.config import ComparisonConfig
-    from bakeoff.results.compare.floor import FloorCell
     from bakeoff.results.compare.gate import GateVerdict, NoVerdict
 
 
@@ -34,7 +33,7 @@ def gate(
     only_common: bool = False,
     out: Out = DEFAULT_OUT,
 ) -> "GateVerdict | NoVerdict":
-    """Check a candidate for regressions: exit 0 none, 1 regression, 2 cannot tell, 3 no evidence.
+    """Check a candidate for regressions.
 
     Compares stored runs, or with --metric perplexity two files of bakeoff models eval --json. Given an experiment, it
     measures two of its engines in alternation instead and stops as soon as the verdict is clear, without extra false
@@ -65,8 +64,8 @@ def gate(
         however small. Perplexity uses its band.
     start_noise
         Standard deviation between starts (or stored runs) of one server under which exits 0 and 1 hold, where the
-        trials do not show it: both servers stayed up, or the baseline is one or two runs. Default: what bakeoff floor
-        measured on this machine, else 2%.
+        trials do not show it: both servers stayed up, or the baseline is one or two runs. Default: what bakeoff lab
+        floor measured on this machine, else 2%.
     band
         Largest change that the table calls the same: 5% for all ratio metrics (default 3%, of perplexity 1%), or one
         metric's, such as ttft_p99=10%, attainment=0.5pp, failures=0 (any significant change counts) or work=10%
@@ -96,49 +95,6 @@ def gate(
         return _measured(experiment, _only_label(baselines), candidate, config, repeats=repeats, out=Path(out))
     except NoEvidence as error:
         return NoVerdict(str(error))
-
-
-def floor(*runs: str) -> "list[FloorCell]":
-    """Store the noise between runs of this machine, for gates whose baseline is a single run.
-
-    Needs five or more runs of one engine at one commit, at least an hour apart. The floor is stored beside them; later
-    gates of the same traffic, model and limits use it.
-
-    Parameters
-    ----------
-    runs
-        RUN or RUN@ENGINE, five or more.
-    """
-    from bakeoff.results.compare.aa_runs import floors_of
-    from bakeoff.results.compare.floor import store_floors
-    from bakeoff.results.compare.sides import root_of, select
-    from bakeoff.results.errors import NotComparable
-
-    selected = [select(run) for run in runs]
-    roots = {root_of(engine.run) for engine in selected}
-    if len(roots) != 1:
-        raise NotComparable("a floor needs runs of one folder; give five or more of the same --out")
-    floors = floors_of(selected)
-    print_line(f"stored: {store_floors(roots.pop(), floors)}")
-    return floors
-
-
-def _show_floors(floors: "list[FloorCell]", *, json: Json = False) -> None:
-    """Print floors.
-
-    Parameters
-    ----------
-    json
-        Print the floor as JSON.
-    """
-    from bakeoff.harness.cli.output import print_result
-    from bakeoff.results.report.floor_table import floor_table
-    from bakeoff.results.show.terminal import print_table
-
-    print_result(floors, lambda cells, console: print_table(floor_table(cells), console), json=json)
-
-
-FLOOR = command(floor, _show_floors)
 
 
 def _check_perplexity(experiment: object, baseline: list[str], metrics: list[str], primary: str | None) -> None:
@@ -258,4 +214,4 @@ def _exit_code(verdict: "GateVerdict | NoVerdict") -> int:
     return codes[verdict.outcome]
 
 
-GATE = command(gate, _show, _exit_code)
+COMMANDS = [Command("gate", command(gate, _show, _exit_code), Title.LOOK, 30)]

@@ -1,30 +1,36 @@
-"""``bakeoff engines start``: start one engine as a run would, until Ctrl-C."""
+"""The command ``bakeoff serve``: start one engine, until Ctrl-C."""
 
+import importlib.util
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import cyclopts
 
-from bakeoff.harness.cli.engines import engines_app
+from bakeoff.harness.cli.command import Command, Title
 from bakeoff.harness.cli.exits import EXIT_INTERRUPTED, EXIT_OK
 from bakeoff.harness.cli.options import Json
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from bakeoff.engines import Engine, EngineSpec, Model
     from bakeoff.harness.conduct.engine_start import EngineUnderTest
 
-__all__ = ["engines_app"]
-
 Options = Annotated[list[str] | None, cyclopts.Parameter(name="--option", negative="")]
+
+
 Settings = Annotated[list[str] | None, cyclopts.Parameter(name="--spec", negative="")]
 
 
-@engines_app.command
-def start(
-    adapter: str,
-    *engine_args: str,
+_ENGINE_PACKAGES = ("torch", "llguidance", "safetensors", "gguf")
+
+
+def serve(
     model: str,
+    *engine_args: Annotated[str, cyclopts.Parameter(allow_leading_hyphen=True)],
+    engine: str | None = None,
     port: int | None = None,
     option: Options = None,
     spec: Settings = None,
@@ -32,44 +38,78 @@ def start(
     log: Path | None = None,
     json: Json = False,
 ) -> int:
-    """Start an engine exactly as a run would, until Ctrl-C.
+    """Serve a model with the reference engine, or with another.
+
+    Runs until Ctrl-C; an --engine is started exactly as a run would start it. Every other option goes to the engine;
+    docs/engine.md lists those of the reference engine.
 
     Parameters
     ----------
-    adapter
-        Adapter of the engine; see bakeoff engines list.
-    engine_args
-        Extra command-line arguments for the engine, after --.
     model
         Known model name (bakeoff models list), or path of a checkpoint folder or GGUF file.
+    engine_args
+        Options of the engine itself.
+    engine
+        Adapter of the engine to start as a run would; see bakeoff engines list. Default: the reference engine, in this
+        process.
     port
-        Port on 127.0.0.1. Default: a free one.
+        Port on 127.0.0.1. Default: 8000, with --engine a free one.
     option
-        Adapter option as key=value, with the value in TOML; repeat the option for several.
+        With --engine: adapter option as key=value, with the value in TOML; repeat the option for several.
     spec
-        Setting that all engines share as key=value, such as max_num_seqs=8; repeat the option for several.
+        With --engine: setting that all engines share as key=value, such as max_num_seqs=8; repeat the option for
+        several.
     environment
-        Python environment of the engine: an installed environment's name, or a venv folder.
+        With --engine: Python environment of the engine: an installed environment's name, or a venv folder.
     log
-        File to append the engine's output to. Default: a new temporary file.
+        With --engine: file to append the engine's output to. Default: a new temporary file.
     json
-        Print the server's address and description as one line of JSON.
+        With --engine: print the server's address and description as one line of JSON.
     """
+    if engine is None:
+        given = {"--option": option, "--spec": spec, "--environment": environment, "--log": log, "--json": json}
+        return _become_server(model, engine_args, port, [name for name, value in given.items() if value])
     import asyncio
 
     import uvloop
 
-    from bakeoff.engines import Deployment, engine
-    from bakeoff.harness.cli.listing import named_model
+    from bakeoff.engines import Deployment
+    from bakeoff.engines import engine as make_engine
+    from bakeoff.harness.cli.known_models import named_model
     from bakeoff.harness.traffic.profile.selection import parse_options
 
     served = named_model(model)
     deployment = Deployment(environment=environment, port=port, args=list(engine_args))
-    chosen = engine(adapter, served, parse_options(option or []), _spec(spec or []), deployment)
-    log_file = log or _new_log(adapter)
-    sys.stderr.write(f"starting {adapter}; its output: {log_file}\n")
+    chosen = make_engine(engine, served, parse_options(option or []), _spec(spec or []), deployment)
+    log_file = log or _new_log(engine)
+    sys.stderr.write(f"starting {engine}; its output: {log_file}\n")
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_until_interrupted(chosen, served, port, log_file, json=json))
+
+
+def _become_server(model: str, engine_args: "Sequence[str]", port: int | None, foreign: "Sequence[str]") -> int:
+    """Replace this process by the reference engine.
+
+    Raises:
+        BadExperiment: an option is for engines that are started as a run would.
+        NotInstalled: the engine's packages are missing.
+    """
+    from bakeoff.engines.errors import NotInstalled
+    from bakeoff.engines.models import KNOWN_MODELS
+    from bakeoff.harness.cli.known_models import named_model
+    from bakeoff.harness.errors import BadExperiment
+    from bakeoff.installation import how_to_install
+
+    if foreign:
+        raise BadExperiment(f"{foreign[0]} is for an engine that is started as a run would; add --engine reference")
+    if missing := [name for name in _ENGINE_PACKAGES if importlib.util.find_spec(name) is None]:
+        raise NotInstalled(f"bakeoff serve needs {' and '.join(missing)}", how_to_install("engine"))
+    is_known = model in KNOWN_MODELS and not Path(model).exists()
+    named = ["--served-model-name", model, "--model", str(named_model(model).path)] if is_known else ["--model", model]
+    argv = [sys.executable, "-m", "bakeoff.reference_engine", "serve", *named]
+    # The user's own options come last and win.
+    argv += [*(["--port", str(port)] if port is not None else []), *engine_args]
+    os.execv(sys.executable, argv)  # noqa: S606  (no shell: the server replaces this process and gets its signals)
 
 
 async def _until_interrupted(engine: "Engine", model: "Model", port: int | None, log: Path, *, json: bool) -> int:
@@ -137,3 +177,6 @@ def _new_log(adapter: str) -> Path:
     import tempfile
 
     return Path(tempfile.mkdtemp(prefix=f"bakeoff-{adapter}-"), "engine.log")
+
+
+COMMANDS = [Command("serve", serve, Title.LAB, 10)]

@@ -1,23 +1,13 @@
 """Commands that list the models and fetch one."""
 
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING
 
-import cyclopts
-
+from bakeoff.harness.cli.command import Command, Title
 from bakeoff.harness.cli.exits import EXIT_OK
+from bakeoff.harness.cli.known_models import fetching
 from bakeoff.harness.cli.options import Json
 
-if TYPE_CHECKING:
-    from bakeoff.engines import Model
 
-models_app = cyclopts.App(
-    name="models", help="List, fetch, evaluate, prune, distil, trim and quantise models, and train draft heads."
-)
-
-
-@models_app.command(name="list")
 def list_models(*, json: Json = False) -> int:
     """List the models that can be fetched, and their folder.
 
@@ -39,7 +29,6 @@ def list_models(*, json: Json = False) -> int:
     return EXIT_OK
 
 
-@models_app.command(name="pull")
 def pull_model(name: str, *, json: Json = False) -> int:
     """Fetch a model and print its folder.
 
@@ -63,21 +52,18 @@ def pull_model(name: str, *, json: Json = False) -> int:
     return EXIT_OK
 
 
-def named_model(name_or_path: str) -> "Model":
-    """Resolve a known model name; a file or folder of that name wins."""
-    from bakeoff.engines.models import resolve
-
-    is_path = "/" in name_or_path or Path(name_or_path).exists()
-    return resolve(None, name_or_path, fetching) if is_path else resolve(name_or_path, None, fetching)
-
-
-def fetching(have_bytes: int, total_bytes: int | None) -> None:
-    """Show the progress of a download on a terminal."""
-    from bakeoff.harness.conduct.progress import megabytes_text
-
-    if sys.stderr.isatty():
-        sys.stderr.write(f"\r{megabytes_text(have_bytes, total_bytes)}")
-
-
 def _say(text: str) -> None:
     sys.stdout.write(f"{text}\n")
+
+
+COMMANDS = (
+    Command(
+        "models",
+        None,
+        Title.PREPARE,
+        40,
+        "List, fetch, evaluate and shrink models, and train draft heads.",
+    ),
+    Command("models list", list_models),
+    Command("models pull", pull_model),
+)

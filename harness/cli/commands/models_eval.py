@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import cyclopts
 
+from bakeoff.harness.cli.command import Command
 from bakeoff.harness.cli.exits import EXIT_OK
-from bakeoff.harness.cli.listing import models_app
 from bakeoff.harness.cli.options import Json
 from bakeoff.harness.cli.output import standard_output
 
@@ -18,13 +18,11 @@ if TYPE_CHECKING:
     from bakeoff.results.compare.evaluation import Evaluation
     from bakeoff.results.statistics.interval import Interval
 
-__all__ = ["models_app"]
 
 _MAX_TOKENS = 16_384
 """Takes SmolLM2-135M about a minute on two cores."""
 
 
-@models_app.command(name="eval")
 def evaluate(
     checkpoint: Annotated[str | None, cyclopts.Parameter(name="DIR")] = None,
     /,
@@ -112,7 +110,7 @@ def _settings(
         ModelNotFound: there is no such model.
     """
     from bakeoff.engines import Deployment
-    from bakeoff.harness.cli.listing import named_model
+    from bakeoff.harness.cli.known_models import named_model
     from bakeoff.harness.errors import EvaluationFailed
     from bakeoff.harness.quality.evaluation import EvaluationSettings
 
@@ -213,3 +211,6 @@ def _shares(interval: "Interval") -> tuple[str, str]:
 def _percent(share: float) -> str:
     """Truncated, so that 100.00 means all; the small term makes up for 0.57 * 1e4 < 5700."""
     return f"{int(share * 1e4 + 1e-6) / 100:.2f}"
+
+
+COMMANDS = [Command("models eval", evaluate)]

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import cyclopts
 
-from bakeoff.harness.cli.command import command
+from bakeoff.harness.cli.command import Command, Title, command
 from bakeoff.harness.cli.exits import EXIT_INVALID, EXIT_OK
 from bakeoff.harness.cli.options import DEFAULT_OUT, Json, Out, Ray, Source, Workers
 from bakeoff.harness.cli.output import print_line, print_notice, standard_output
@@ -151,4 +151,4 @@ def _exit_code(run: "Run") -> int:
     return EXIT_INVALID if unanswered else EXIT_OK
 
 
-SEARCH = command(search, _show, _exit_code)
+COMMANDS = [Command("search", command(search, _show, _exit_code), Title.MEASURE, 40)]

@@ -1,11 +1,11 @@
-"""The command ``bakeoff calibrate``: measures the client's own error."""
+"""The command ``bakeoff lab calibrate``: measures the client's own error."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import cyclopts
 
-from bakeoff.harness.cli.command import command
+from bakeoff.harness.cli.command import Command, command
 from bakeoff.harness.cli.options import Json
 from bakeoff.harness.cli.output import print_line
 
@@ -107,4 +107,4 @@ def _measured(
         )  # fmt: skip
 
 
-CALIBRATE = command(calibrate, _show)
+COMMANDS = [Command("lab calibrate", command(calibrate, _show))]

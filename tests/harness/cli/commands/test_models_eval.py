@@ -15,8 +15,8 @@ from aiohttp import web
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from bakeoff.engines import Deployment, pick_port
-from bakeoff.harness.cli import evaluating as cli_evaluating
 from bakeoff.harness.cli import make_app
+from bakeoff.harness.cli.commands import models_eval as cli_evaluating
 from bakeoff.harness.cli.guarded import guarded
 from bakeoff.harness.cli.output import standard_output
 from bakeoff.harness.errors import EvaluationFailed

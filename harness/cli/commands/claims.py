@@ -1,4 +1,4 @@
-"""The commands ``bakeoff claims list``, ``run`` and ``report``."""
+"""The commands ``bakeoff lab claims list``, ``run`` and ``report``."""
 
 import sys
 from pathlib import Path
@@ -6,11 +6,10 @@ from typing import Annotated
 
 import cyclopts
 
+from bakeoff.harness.cli.command import Command
 from bakeoff.harness.cli.exits import EXIT_CANNOT_TELL, EXIT_OK
 from bakeoff.harness.cli.options import Json
 from bakeoff.harness.cli.output import standard_output
-
-claims_app = cyclopts.App(name="claims", help="Re-measure well-known claims about inference.")
 
 Catalogues = Annotated[list[Path] | None, cyclopts.Parameter(name="--catalogue", negative="")]
 Only = Annotated[list[str] | None, cyclopts.Parameter(name="--only", negative="", consume_multiple=True)]
@@ -19,7 +18,6 @@ Out = Annotated[Path, cyclopts.Parameter(name="--out")]
 _FOLDER = Path("claims")
 
 
-@claims_app.command(name="list")
 def list_claims(*words: str, catalogue: Catalogues = None, out: Out = _FOLDER, json: Json = False) -> int:
     """List claims with their results, one on each line; with words, what those claims state and what they need.
 
@@ -44,7 +42,7 @@ def list_claims(*words: str, catalogue: Catalogues = None, out: Out = _FOLDER, j
     entries = load_catalogue(catalogue or ())
     chosen = [entry for entry in entries if not words or any(word in entry.name for word in words)]
     if not chosen:
-        raise BadClaim(f"no claim's name contains {' or '.join(words)}; bakeoff claims list prints all names")
+        raise BadClaim(f"no claim's name contains {' or '.join(words)}; bakeoff lab claims list prints all names")
     if json:
         print_json({entry.name: entry.claim for entry in chosen})
     elif words:
@@ -54,7 +52,6 @@ def list_claims(*words: str, catalogue: Catalogues = None, out: Out = _FOLDER, j
     return EXIT_OK
 
 
-@claims_app.command
 def run(
     *,
     here: Annotated[bool, cyclopts.Parameter(negative="")] = False,
@@ -71,7 +68,7 @@ def run(
     here
         All claims, the shortest first; those that cannot be tested here get that verdict, with what is missing.
     only
-        Names of claims; see bakeoff claims list.
+        Names of claims; see bakeoff lab claims list.
     catalogue
         Folder with more claim files; repeat the option for several.
     budget_min
@@ -101,7 +98,6 @@ def run(
     return EXIT_OK if is_complete else EXIT_CANNOT_TELL
 
 
-@claims_app.command
 def report(*, out: Out = _FOLDER, catalogue: Catalogues = None, page: Path | None = None, json: Json = False) -> int:
     """Write the page of all claims: claims.html, and claims.md beside it.
 
@@ -136,3 +132,11 @@ def report(*, out: Out = _FOLDER, catalogue: Catalogues = None, page: Path | Non
 
 def _say(line: str) -> None:
     sys.stderr.write(f"{line}\n")
+
+
+COMMANDS = (
+    Command("lab claims", None, help="Re-measure well-known claims about inference."),
+    Command("lab claims list", list_claims),
+    Command("lab claims run", run),
+    Command("lab claims report", report),
+)

@@ -1,0 +1,80 @@
+"""The command ``bakeoff report``: a run, or one of its sections."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import cyclopts
+
+from bakeoff.declared import declared
+from bakeoff.harness.cli import sections
+from bakeoff.harness.cli.command import Command, Title
+from bakeoff.harness.cli.exits import EXIT_OK
+from bakeoff.harness.cli.options import Json, Metrics, Texts
+from bakeoff.harness.cli.stored import read, show
+
+Words = Annotated[str, cyclopts.Parameter(name="RUN")]
+Tool = Annotated[
+    Literal["vllm", "aiperf", "guidellm", "sglang", "genai-bench", "inference-perf", "mlperf"] | None,
+    cyclopts.Parameter(name="--as"),
+]
+
+
+def report(
+    *words: Words,
+    price: Texts | None = None,
+    api_price: Texts | None = None,
+    metric: Metrics = None,
+    as_: Tool = None,
+    json: Json = False,
+) -> int:
+    """Print a run's table and write its HTML page, or print one section.
+
+    With a section, as in bakeoff report RUN cost, print that: cost (what the traffic costs), frontier (the Pareto
+    frontier of speed and throughput), grid (which settings are best), views (what other clients would report for the
+    same requests). Cost and frontier take several runs.
+
+    Parameters
+    ----------
+    words
+        Run folder, or its address in a remote store (s3://…); then the name of a section.
+    price
+        Of cost: what an engine costs, such as gpu-hour=3.5, machine-hour=0.4, gpus=2 for a server whose GPUs are not
+        known, or, if its tokens are billed, input=2.5, cached=0.25 and output=10 for a million of them. Repeat the
+        option for several, which are added up.
+    api_price
+        Of cost: what an API bills for the same tokens: input=2.5, cached=0.25, output=10. Repeat the option for
+        several.
+    metric
+        Of grid: metric to rank settings by and to show effects on; repeat the option for effects on several. Default:
+        goodput with an SLO, else output tokens/s; and effects on the median TTFT and TPOT, too.
+    as_
+        Of views: show every metric of one tool (vllm, aiperf, guidellm, sglang, genai-bench, inference-perf or
+        mlperf). Default: the main metrics of all tools side by side.
+    json
+        Print the figures as JSON.
+    """
+    from bakeoff.harness.errors import BadExperiment
+
+    known = {
+        module.SECTION.name: module.SECTION for module in declared(sections.__name__, sections.__path__, "SECTION")
+    }
+    section = known.get(words[-1]) if words and not Path(words[-1]).exists() else None
+    given = {"price": price, "api_price": api_price, "metric": metric, "as_": as_}
+    options = {name: value for name, value in given.items() if value is not None}
+    runs = list(words) if section is None else list(words[:-1])
+    takes = () if section is None else section.options
+    if foreign := [name for name in options if name not in takes]:
+        of = next(each.name for each in known.values() if foreign[0] in each.options)
+        option = f"--{foreign[0].strip('_').replace('_', '-')}"
+        raise BadExperiment(f"{option} belongs to a section; write bakeoff report {runs[0] if runs else 'RUN'} {of}")
+    if not runs or (len(runs) > 1 and not (section and section.takes_several)):
+        names = ", ".join(known)
+        raise BadExperiment(f"report takes a run folder, such as one under runs/, and a section ({names}), if any")
+    if section is None:
+        show(read(runs[0]), json=json)
+    else:
+        section.print(runs, options, json)
+    return EXIT_OK
+
+
+COMMANDS = [Command("report", report, Title.LOOK, 10)]

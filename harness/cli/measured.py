@@ -1,0 +1,65 @@
+"""Runs that commands measure: how they are made, shown and judged."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bakeoff.harness.cli.command import REHEARSING, Rehearsed
+from bakeoff.harness.cli.exits import EXIT_INVALID, EXIT_OK
+from bakeoff.harness.cli.options import (
+    DryRun,
+    File,
+    Json,
+)
+from bakeoff.harness.cli.output import print_notice
+
+if TYPE_CHECKING:
+    from bakeoff.harness.experiment.config import Experiment
+    from bakeoff.results import Run
+    from bakeoff.results.log.store import RunFolder
+
+
+def measured(experiment: "Experiment", out: File, earlier: "RunFolder | None" = None) -> "Run":
+    """Measure an experiment; in a dry run of its command, only check it.
+
+    Raises:
+        RunInterrupted: Ctrl-C; it has the finished trials.
+        Rehearsed: it was a dry run, and everything is in place.
+    """
+    from bakeoff import results
+    from bakeoff.harness.cli.stored import read
+    from bakeoff.harness.conduct.run import create_run, rehearse, run_into
+    from bakeoff.harness.errors import RunInterrupted
+
+    if REHEARSING.get():
+        rehearse(experiment)
+        raise Rehearsed
+    folder = create_run(experiment, Path(out), earlier)
+    interrupted = run_into(folder, experiment, earlier)
+    if interrupted:
+        raise RunInterrupted(results.load(folder.path))  # `report` decodes what is left
+    return read(folder.path)
+
+
+def show_measured(run: "Run", *, dry_run: DryRun = False, json: Json = False) -> None:  # noqa: ARG001
+    """Print a run's table, and write its page and traces.
+
+    Parameters
+    ----------
+    dry_run
+        Say what would run and for how long, check everything, and send nothing.
+    json
+        Print the summary as JSON.
+    """
+    from bakeoff.harness.cli.stored import show
+
+    show(run, json=json)
+
+
+def exit_code(run: "Run") -> int:
+    """3 if the run is no evidence, with the reason on stderr."""
+    from bakeoff.harness.conduct.run import why_invalid
+
+    if reason := why_invalid(run):
+        print_notice(f"run INVALID: {reason}")
+        return EXIT_INVALID
+    return EXIT_OK
