@@ -3,6 +3,7 @@
 ``--help`` imports this whole package, so commands import heavy modules inside their functions.
 """
 
+import inspect
 from collections.abc import Iterator
 
 import cyclopts
@@ -32,12 +33,12 @@ def make_app() -> cyclopts.App:
         if found.call is None:
             parent.command(cyclopts.App(help=found.help, group_commands=below, **options))
         else:
-            parent.command(found.call, **options)
+            parent.command(found.in_panels(found.call), **options)
     app.register_install_completion_command(help="Let the shell complete bakeoff's commands and options.")
     for name, command in commands_of(app):
-        command.help_epilogue = "Exit codes: " + "; ".join(
-            f"{code} {words}" for code, words in exit_codes(name).items()
-        )
+        codes = "; ".join(f"{code} {words}" for code, words in exit_codes(name).items())
+        examples = "  \n".join(["Examples:", *(f"`{line}`" for line in examples_of(command))])  # Markdown
+        command.help_epilogue = f"{examples}\n\nExit codes: {codes}" if examples_of(command) else f"Exit codes: {codes}"
     return app
 
 
@@ -55,6 +56,13 @@ def commands_of(app: cyclopts.App, prefix: str = "") -> Iterator[tuple[str, cycl
             yield from commands_of(below, f"{prefix}{name} ")
         else:
             yield f"{prefix}{name}", below
+
+
+def examples_of(command: cyclopts.App) -> list[str]:
+    """The command lines below *Examples* in the docstring of a command; none of one that hands over to a program."""
+    documented = inspect.getdoc(command.default_command) or ""
+    _, _, below = documented.partition("Examples\n--------\n")
+    return below.partition("\n\n")[0].splitlines()
 
 
 def _version() -> str:

@@ -1,11 +1,12 @@
 """Commands made from functions of the Python API, so that a command and its function have the same parameters."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from enum import Enum
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from types import MappingProxyType
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import cyclopts
 
@@ -38,6 +39,7 @@ class Command(NamedTuple):
         place: among the commands below one title.
         help: of a group; a command has its docstring.
         has_help: whether ``--help`` is the command's own, rather than that of a program to which it hands over.
+        panels: names of parameters, below the titles under which its ``--help`` lists them; of many options only.
     """
 
     name: str
@@ -46,10 +48,29 @@ class Command(NamedTuple):
     place: int = 0
     help: str = ""
     has_help: bool = True
+    panels: Mapping[str, str] = MappingProxyType({})
 
     def order(self) -> tuple[int, int, int]:
         """Sort key: groups before their commands, and the others as ``bakeoff --help`` lists them."""
         return self.name.count(" "), list(Title).index(self.title) if self.title else len(Title), self.place
+
+    def in_panels(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """The command with its parameters in their panels."""
+        if not self.panels:
+            return call
+        groups = {
+            name: cyclopts.Group(title, sort_key=place)
+            for place, (title, names) in enumerate(self.panels.items())
+            for name in names.split()
+        }
+        signature = inspect.signature(call)
+        parameters = [
+            each.replace(annotation=Annotated[each.annotation, cyclopts.Parameter(group=groups[each.name])])
+            for each in signature.parameters.values()
+        ]
+        setattr(call, "__signature__", signature.replace(parameters=parameters))  # noqa: B010  (pyright)
+        call.__annotations__ |= {each.name: each.annotation for each in parameters}
+        return call
 
     @property
     def flags(self) -> dict[str, Any]:

@@ -26,7 +26,7 @@ else:
     File = Path
     Source = Annotated[Path, cyclopts.Parameter()]
     Texts = Annotated[list[str], cyclopts.Parameter(negative="")]
-    Numbers = list[int]
+    Numbers = Annotated[list[int], cyclopts.Parameter(negative="")]
     Files = Annotated[list[Path], cyclopts.Parameter(negative="")]
     Bands = Annotated[list[str], cyclopts.Parameter(name="--band", negative="")]
     JsonObject = str
@@ -34,10 +34,10 @@ else:
 
 Out = Annotated[File, cyclopts.Parameter(name="--out")]
 """Folder for run folders."""
-DryRun = Annotated[bool, cyclopts.Parameter(name="--dry-run", negative="")]
-Json = Annotated[bool, cyclopts.Parameter(name="--json", negative="")]
+DryRun = Annotated[bool, cyclopts.Parameter(name="--dry-run", negative="", show_default=False)]
+Json = Annotated[bool, cyclopts.Parameter(name="--json", negative="", show_default=False)]
 """Machine-readable output on stdout."""
-EveryMetric = Annotated[bool, cyclopts.Parameter(name="--all", negative="")]
+EveryMetric = Annotated[bool, cyclopts.Parameter(name="--all", negative="", show_default=False)]
 """Print every line of a comparison, however many."""
 Candidates = Annotated[Texts | None, cyclopts.Parameter(name="--with", negative="", consume_multiple=True)]
 """Runs of a candidate."""

@@ -69,38 +69,44 @@ def bench(
     Detects the server's engine and model, then measures 1 and 8 concurrent requests for 30 seconds each. Answers are
     not compared with the model's; bakeoff run does that if its file names the weights (path in [model]).
 
+    Examples
+    --------
+    bakeoff bench http://127.0.0.1:8000
+    bakeoff bench http://127.0.0.1:8000 --rate 4 --duration 120 --repeats 3
+    bakeoff bench http://127.0.0.1:8000 --against http://127.0.0.1:8001 --concurrency 8
+
     Parameters
     ----------
     url
-        Base URL of the server. Give several for replicas of one engine, among which the client divides its requests.
+        Base URL of the server. Several are replicas of one engine, among which requests are divided.
     against
         Base URL of another server to compare it with: their trials alternate, and the report says which is better.
     balance
         How requests are divided among several --url: round-robin, least-in-flight, by-session or prefix-aware.
         Default: round-robin.
     replica_header
-        Header of a router's answers that names the replica that answered, such as x-replica.
+        Header of a router's answers that names the replica.
     engine
-        Adapter that speaks the server's API; see bakeoff engines list. Default: detected.
+        Adapter for the server's API. Default: detected.
     model
-        Model name to send in requests. Default: the one that the server reports.
+        Model name in requests. Default: what the server reports.
     tokenizer
-        Folder with the model's tokenizer.json, needed for exact prompt lengths, or approximate. Default: searched in
-        the server's model folder and the Hugging Face cache, else approximate.
+        Folder with tokenizer.json, or approximate. Default: the server's model folder or the Hugging Face cache, else
+        approximate.
     workload
-        Workload to send: a name from bakeoff workloads list, or the path of a trace, prompt set or preset.
+        Name from bakeoff workloads list, or path of a trace, prompt set or preset.
     option
-        Workload option as key=value, with values as in TOML, such as images=1. May be given several times.
+        Workload option as key=value, such as images=1; repeat for several.
     scale
         Factor on the prompt and answer lengths of presets and traces. Default: 1.
     rate
         Open loop: session arrivals per second.
     arrival
-        Arrival process of --rate, or workload for the workload's own arrival times.
+        Arrival process of --rate; workload for its own times.
     concurrency
-        Closed loop: sessions kept alive, pauses included; repeat the option for several levels. Default: 1 and 8.
+        Closed loop: sessions kept alive; repeat for several. Default: 1 and 8.
     rules
-        Rules of play of sessions: a name from bakeoff workloads rules, or the path of a file that ends in .toml.
+        Rules of play: name from bakeoff workloads rules, or .toml file.
     history
         Which answers later calls of a conversation hold: the workload's own, or those that the server gave, as text
         (live) or as token ids (live-ids).
@@ -109,7 +115,7 @@ def bench(
     ramp
         Minimum seconds of load before the measured window.
     repeats
-        Trials per level; a confidence interval needs at least 3. Default: 1, with --against 3.
+        Trials per level; 3 give an interval. Default: 1, with --against 3.
     seed
         Random seed of the traffic.
     temperature
@@ -117,7 +123,7 @@ def bench(
     top_p
         Sample from the most probable tokens with this share of the probability.
     reasoning_effort
-        How long a reasoning model thinks: none, low, medium, high, … as the server knows them.
+        How long a reasoning model thinks: none, low, medium, high, …
     extra_body
         JSON object merged into the body of each request; null leaves a field out:
         '{"temperature": null, "chat_template_kwargs": {"enable_thinking": false}}'.
@@ -125,23 +131,22 @@ def bench(
         Header of each request, as 'NAME: VALUE'; repeat the option for several. {session} and {request} become ids.
         Default: X-Session-ID and X-Request-ID; an empty value leaves one out.
     stream
-        Ask for streamed answers. Without streaming only the end of each answer is timed.
+        Ask for streamed answers; else only their end is timed.
     api_key_env
         Environment variable that holds the server's API key.
     calibrate
-        Also measure the client's own error, which the table prints as ±.
+        Also measure the client's own error (±).
     profile
-        Repeat each level once while the server records its requests, and print where the latency comes from. The
-        server must be on this machine: a reference engine started with --step-log-dir, or vLLM started with
-        --otlp-traces-endpoint http://127.0.0.1:4318/v1/traces and the environment that docs/profile.md names.
+        Repeat each level once while the server, on this machine and started as docs/profile.md says, records its
+        requests, and print where the latency comes from.
     max_foreign_share
         Share of all CPU time that other processes may use before a trial is INVALID; 1 disables the check.
     workers
         Worker processes of the client.
     ray
-        Ray cluster that runs the workers: auto, or host:port of its head. Default: this machine.
+        Ray cluster of the workers: auto, or host:port. Default: none.
     name
-        Name of the experiment, with which the name of its run folder begins.
+        Name of the experiment and of its run folder.
     out
         Parent of the new run folder.
     """
@@ -215,4 +220,11 @@ def bench(
     return measured(experiment, out)
 
 
-COMMANDS = [Command("bench", command(bench, show_measured, exit_code), Title.MEASURE, 20)]
+_PANELS = {
+    "Server": "url against balance replica_header engine model tokenizer api_key_env",
+    "Traffic": "workload option scale rate arrival concurrency rules history seed",
+    "Requests": "temperature top_p reasoning_effort extra_body header stream",
+    "Trials": "duration ramp repeats profile max_foreign_share calibrate workers ray",
+    "Output": "name out dry_run json",
+}
+COMMANDS = [Command("bench", command(bench, show_measured, exit_code), Title.MEASURE, 20, panels=_PANELS)]

@@ -29,6 +29,12 @@ def calibrate(
 
     The default grid takes about 90 seconds; run nothing else meanwhile. The result is stored for this user.
 
+    Examples
+    --------
+    bakeoff lab calibrate
+    bakeoff lab calibrate --streams 64 512 --gaps-ms 5
+    bakeoff lab calibrate --show
+
     Parameters
     ----------
     streams

@@ -21,6 +21,12 @@ _FOLDER = Path("claims")
 def list_claims(*words: str, catalogue: Catalogues = None, out: Out = _FOLDER, json: Json = False) -> int:
     """List claims with their results, one on each line; with words, what those claims state and what they need.
 
+    Examples
+    --------
+    bakeoff lab claims list
+    bakeoff lab claims list decode
+    bakeoff lab claims list --json
+
     Parameters
     ----------
     words
@@ -63,6 +69,12 @@ def run(
 ) -> int:
     """Test claims on this machine; a claim that was tested under the same conditions is not tested again.
 
+    Examples
+    --------
+    bakeoff lab claims run --here
+    bakeoff lab claims run --only prefix-caching-ttft
+    bakeoff lab claims run --here --budget-min 60
+
     Parameters
     ----------
     here
@@ -100,6 +112,12 @@ def run(
 
 def report(*, out: Out = _FOLDER, catalogue: Catalogues = None, page: Path | None = None, json: Json = False) -> int:
     """Write the page of all claims: claims.html, and claims.md beside it.
+
+    Examples
+    --------
+    bakeoff lab claims report
+    bakeoff lab claims report --out claims
+    bakeoff lab claims report --page page.html
 
     Parameters
     ----------

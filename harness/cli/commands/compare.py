@@ -30,6 +30,12 @@ def compare(
     objectives, and metrics that --metric names) are corrected for multiple comparisons (Holm); other metrics are judged
     by themselves.
 
+    Examples
+    --------
+    bakeoff compare runs/A runs/B
+    bakeoff compare runs/RUN@vllm runs/RUN@sglang --metric ttft_p99_s
+    bakeoff compare runs/A1 runs/A2 runs/A3 --with runs/B1 runs/B2 runs/B3
+
     Parameters
     ----------
     runs

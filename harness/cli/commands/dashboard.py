@@ -29,6 +29,12 @@ def dashboard(
     The dashboard is read-only. Only this machine can reach it unless --network is given; then every request needs the
     printed token.
 
+    Examples
+    --------
+    bakeoff dashboard
+    bakeoff dashboard runs --port 9000
+    bakeoff dashboard --host 0.0.0.0 --network --token-env TOKEN
+
     Parameters
     ----------
     runs

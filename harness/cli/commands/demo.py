@@ -19,6 +19,12 @@ def demo(*, out: Out = DEFAULT_OUT) -> "Run":
 
     Takes about five minutes on two cores, after installation. Prints a table and the path of an HTML report.
 
+    Examples
+    --------
+    bakeoff demo
+    bakeoff demo --out results
+    bakeoff demo --dry-run
+
     Parameters
     ----------
     out

@@ -32,6 +32,12 @@ def doctor(
 
     Says how to mend each, and changes nothing.
 
+    Examples
+    --------
+    bakeoff doctor
+    bakeoff doctor --environment
+    bakeoff doctor vllm sglang
+
     Parameters
     ----------
     engines

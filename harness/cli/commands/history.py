@@ -25,6 +25,12 @@ def history(
 
     Reports the commits around each step; a drift has no single cause.
 
+    Examples
+    --------
+    bakeoff history
+    bakeoff history runs --name nightly --branch main
+    bakeoff history --metric ttft_p99_s --newest 60
+
     Parameters
     ----------
     runs

@@ -16,6 +16,12 @@ def import_(
     Of vllm bench serve, save the file with --save-detailed: otherwise it has no times of single requests. Several
     results in it (--append-result) become repeats, and so does each benchmark of a report of GuideLLM.
 
+    Examples
+    --------
+    bakeoff import vllm result.json
+    bakeoff import aiperf artifacts/
+    bakeoff import guidellm benchmarks.json --out runs
+
     Parameters
     ----------
     tool

@@ -25,6 +25,12 @@ def machine(*, seconds: Annotated[float, _SECONDS] = 0.5, out: Out = DEFAULT_OUT
     beside the runs: bakeoff profile says how near to them prefill and decode come. Needs torch. Run nothing else
     meanwhile.
 
+    Examples
+    --------
+    bakeoff lab machine
+    bakeoff lab machine --seconds 5
+    bakeoff lab machine --json
+
     Parameters
     ----------
     seconds

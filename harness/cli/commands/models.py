@@ -11,6 +11,12 @@ from bakeoff.harness.cli.options import Json
 def list_models(*, json: Json = False) -> int:
     """List the models that can be fetched, and their folder.
 
+    Examples
+    --------
+    bakeoff models list
+    bakeoff models list --json
+    bakeoff models list | grep Apache
+
     Parameters
     ----------
     json
@@ -31,6 +37,12 @@ def list_models(*, json: Json = False) -> int:
 
 def pull_model(name: str, *, json: Json = False) -> int:
     """Fetch a model and print its folder.
+
+    Examples
+    --------
+    bakeoff models pull smollm2-135m-instruct
+    bakeoff models pull smollm2-135m-instruct --json
+    bakeoff serve $(bakeoff models pull smollm2-135m-instruct)
 
     Parameters
     ----------

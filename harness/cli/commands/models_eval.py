@@ -43,6 +43,12 @@ def evaluate(
 
     docs/definitions.md has the formulas. Intervals are at 95 %.
 
+    Examples
+    --------
+    bakeoff models eval smollm2-135m-instruct
+    bakeoff models eval small --reference large --json
+    bakeoff models eval --url http://127.0.0.1:8000 --reference smollm2-135m-instruct
+
     Parameters
     ----------
     checkpoint

@@ -49,6 +49,12 @@ def plan(
 
     docs/plan.md has every formula. Nothing is measured; --from-run calibrates the plan with what was.
 
+    Examples
+    --------
+    bakeoff plan llama-3.1-8b --gpu h100 --rate 4
+    bakeoff plan smollm2-135m --gpu h200 --input 1000 --output 200
+    bakeoff plan llama-3.1-8b --gpu h100 --from-run runs/RUN
+
     Parameters
     ----------
     model
@@ -171,4 +177,11 @@ def _show(
         write_page(plan, out)
 
 
-COMMANDS = [Command("plan", command(plan, _show), Title.PREPARE, 20)]
+_PANELS = {
+    "Model": "model precision kv tensor_parallel",
+    "Hardware": "gpu gpus machine memory_fraction price",
+    "Traffic": "workload option sessions input_tokens output_tokens rate cached_share cached_discount seed",
+    "Engine": "engine sequences step_tokens from_run",
+    "Objectives and output": "slo out json",
+}
+COMMANDS = [Command("plan", command(plan, _show), Title.PREPARE, 20, panels=_PANELS)]

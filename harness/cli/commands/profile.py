@@ -26,6 +26,12 @@ def profile(
     steps, and vLLM exports a span of each request. Prints the parts of each request's latency and the bottleneck, and
     writes one Perfetto trace per profiled trial, for ui.perfetto.dev. Other engines get a plain trial.
 
+    Examples
+    --------
+    bakeoff profile experiment.toml
+    bakeoff profile experiment.toml --kernels
+    bakeoff profile experiment.toml --json
+
     Parameters
     ----------
     experiment

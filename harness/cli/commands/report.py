@@ -33,6 +33,12 @@ def report(
     frontier of speed and throughput), grid (which settings are best), views (what other clients would report for the
     same requests). Cost and frontier take several runs.
 
+    Examples
+    --------
+    bakeoff report runs/RUN
+    bakeoff report runs/RUN cost --price gpu-hour=3.5
+    bakeoff report runs/A runs/B frontier
+
     Parameters
     ----------
     words

@@ -28,6 +28,12 @@ def run(
 ) -> "Run":
     """Run an experiment file.
 
+    Examples
+    --------
+    bakeoff run experiment.toml
+    bakeoff run experiment.toml --dry-run
+    bakeoff run experiment.toml --resume latest
+
     Parameters
     ----------
     experiment

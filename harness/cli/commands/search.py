@@ -41,6 +41,12 @@ def search(
 
     Single trials are noisy, so the search is a noisy bisection and each answer has an interval.
 
+    Examples
+    --------
+    bakeoff search experiment.toml --slo 'ttft_p99<500ms,tpot_p99<50ms'
+    bakeoff search experiment.toml --slo 'ttft_p90<1s' --over concurrency --low 1 --high 64
+    bakeoff search agents.toml --over agents --tier 'fast=ttft_p90<2s' --tier 'basic=ttft_p90<8s'
+
     Parameters
     ----------
     experiment
@@ -151,4 +157,10 @@ def _exit_code(run: "Run") -> int:
     return EXIT_INVALID if unanswered else EXIT_OK
 
 
-COMMANDS = [Command("search", command(search, _show, _exit_code), Title.MEASURE, 40)]
+_PANELS = {
+    "Objectives": "experiment slo tier alpha",
+    "Levels": "over low high around resolution",
+    "Trials": "trials minutes resume workers ray",
+    "Output": "out json",
+}
+COMMANDS = [Command("search", command(search, _show, _exit_code), Title.MEASURE, 40, panels=_PANELS)]

@@ -43,6 +43,12 @@ def serve(
     Runs until Ctrl-C; an --engine is started exactly as a run would start it. Every other option goes to the engine;
     docs/engine.md lists those of the reference engine.
 
+    Examples
+    --------
+    bakeoff serve smollm2-135m-instruct
+    bakeoff serve smollm2-135m-instruct --port 8100 --kv-cache-dtype int8
+    bakeoff serve model/ --engine vllm --spec max_num_seqs=8
+
     Parameters
     ----------
     model

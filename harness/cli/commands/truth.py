@@ -59,6 +59,12 @@ def serve_truth(
 
     Runs until Ctrl-C. With --replicas, an option with REPLICA=VALUE applies to one of them, as in --slow 2=1.5.
 
+    Examples
+    --------
+    bakeoff lab truth --port 8100 --ttft-ms 50 --itl-ms 10
+    bakeoff lab truth --port 8100 --fault http_429=0.05 --log truth.jsonl
+    bakeoff lab truth --replicas 3 --port 9101 --slots 8
+
     Parameters
     ----------
     port
@@ -290,4 +296,11 @@ def _print(line: str) -> None:
     sys.stdout.flush()
 
 
-COMMANDS = [Command("lab truth", serve_truth)]
+_PANELS = {
+    "Server": "port host model core log",
+    "Timing": "ttft_ms itl_ms tokens_per_chunk events_per_write slots prompt_token_ms jitter seed stall",
+    "Replicas": "replicas slow cache_tokens cache_block_tokens restart",
+    "Streams": "role_chunk finish_chunk comments crlf write_bytes multibyte usage done token_ids kinds hidden_tokens",
+    "Faults": "fault",
+}
+COMMANDS = [Command("lab truth", serve_truth, panels=_PANELS)]

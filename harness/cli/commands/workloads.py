@@ -28,6 +28,12 @@ _COUNT = cyclopts.Parameter(name=["--sessions", "-n"], validator=cyclopts.valida
 def list_workloads(*, json: Json = False) -> int:
     """List workloads and replayable trace formats.
 
+    Examples
+    --------
+    bakeoff workloads list
+    bakeoff workloads list --json
+    bakeoff workloads list | grep agent
+
     Parameters
     ----------
     json
@@ -46,6 +52,12 @@ def list_workloads(*, json: Json = False) -> int:
 
 def list_rules(*, json: Json = False) -> int:
     """List the rules by which sessions can be played.
+
+    Examples
+    --------
+    bakeoff workloads rules
+    bakeoff workloads rules --json
+    bakeoff workloads rules | grep steady
 
     Parameters
     ----------
@@ -79,6 +91,12 @@ def show(
     """Profile a workload: arrivals, lengths, sessions and cacheable share.
 
     Nothing is sent to an engine. Prompts are written only if the workload cannot tell their lengths without.
+
+    Examples
+    --------
+    bakeoff workloads show chat
+    bakeoff workloads show agent-coding --sessions 500
+    bakeoff workloads show trace.jsonl
 
     Parameters
     ----------
@@ -127,6 +145,12 @@ def sample(
 ) -> int:
     """Write a workload's sessions as JSON lines, to be sent unchanged later.
 
+    Examples
+    --------
+    bakeoff workloads sample chat -n 100 --tokenizer approximate
+    bakeoff workloads sample rag -n 20 --tokenizer model/ --out sessions.jsonl
+    bakeoff workloads sample trace.jsonl -n 50 --tokenizer approximate
+
     Parameters
     ----------
     name
@@ -173,6 +197,12 @@ def fit(
 
     The preset is a file for the workload preset and for bakeoff workloads show. It has distributions, but no rows or
     text of the trace.
+
+    Examples
+    --------
+    bakeoff workloads fit trace.jsonl
+    bakeoff workloads fit trace.csv --option max_rows=1000
+    bakeoff workloads fit trace.jsonl --json
 
     Parameters
     ----------

@@ -3,6 +3,7 @@ import inspect
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -19,7 +20,7 @@ from bakeoff.engines import Model, models, pick_port
 from bakeoff.engines.errors import NotIdentified
 from bakeoff.engines.request_shape import RequestShape
 from bakeoff.harness import version
-from bakeoff.harness.cli import commands_of, known_models, make_app
+from bakeoff.harness.cli import commands_of, examples_of, known_models, make_app
 from bakeoff.harness.cli.commands import bench
 from bakeoff.harness.cli.guarded import RENAMED, guarded
 from bakeoff.harness.conduct.world import inside
@@ -211,6 +212,19 @@ def test_serve_has_a_help_and_errors_of_its_own(capsys: pytest.CaptureFixture[st
     assert error.endswith("; see bakeoff serve --help\n")
     assert in_process("serve", "m", "--log", "here") == 2
     assert "--log is for an engine that is started as a run would; add --engine reference" in capsys.readouterr().err
+
+
+def test_every_help_has_three_examples_that_are_command_lines():
+    app = make_app()
+    handing_over = {"models prune", "models distil", "models trim", "models eagle", "models quantize"}
+    for name, command in commands_of(app):
+        examples = examples_of(command)
+        assert len(examples) == (0 if name in handing_over else 3), name
+        for line in examples:
+            program, *words = shlex.split(line.partition(" |")[0].replace("$(", "").replace(")", ""))
+            assert program == "bakeoff"
+            app.parse_args(words, exit_on_error=False, print_error=False)
+        assert any(line.startswith(f"bakeoff {name}") for line in examples or [f"bakeoff {name}"]), name
 
 
 @pytest.mark.parametrize("name", RENAMED)
