@@ -5,7 +5,6 @@
     HarnessError
     ├── BadExperiment     the user's mistake: the experiment file is missing, malformed or contradicts itself
     ├── BadPlan           the user's mistake: a model, GPU or option that cannot be planned for
-    ├── BadClaim          the user's mistake: a claim file that is malformed, or a claim that does not exist
     ├── BadGrid           the user's mistake: a calibration that cannot be driven
     ├── ClientFailed      our bug or the machine's (out of memory, killed process): a client worker crashed
     ├── BadSchedule       the user's mistake: a truth server's schedule has a value out of range
@@ -34,10 +33,6 @@ class BadExperiment(HarnessError):
 
 class BadPlan(HarnessError):
     """A model, GPU, run or option cannot be planned for."""
-
-
-class BadClaim(HarnessError):
-    """A claim file is malformed, or there is no such claim."""
 
 
 class BadGrid(HarnessError):

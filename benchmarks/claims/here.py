@@ -11,10 +11,10 @@ import tempfile
 import time
 from pathlib import Path
 
-import bakeoff
-from bakeoff.harness.claims.catalogue import load_catalogue
-from bakeoff.harness.claims.records import read_records
 from benchmarks.bars import Bars
+from benchmarks.claims.interpreter.catalogue import load_catalogue
+from benchmarks.claims.interpreter.records import read_records
+from benchmarks.claims.interpreter.run import claims
 
 _FIRST_MIN = 1.0
 _GOAL_MIN = 60.0
@@ -32,13 +32,13 @@ def main() -> None:
 def judge(out: Path) -> None:
     """Make three calls in a row, and check their results."""
     bars, names, began = Bars(), [entry.name for entry in load_catalogue()], time.monotonic()
-    bakeoff.claims(out=out, budget_min=_FIRST_MIN, progress=print)
-    bakeoff.claims(out=out, progress=print)
+    claims(out=out, budget_min=_FIRST_MIN, progress=print)
+    claims(out=out, progress=print)
     bars.add("minutes", (time.monotonic() - began) / 60, "<=", _GOAL_MIN)
     bars.add("claims_without_a_verdict", sum(not read_records(out, name) for name in names), "==", 0)
     counts = {name: len(read_records(out, name)) for name in names}
     began = time.monotonic()
-    again = bakeoff.claims(out=out)
+    again = claims(out=out)
     bars.add("seconds_of_a_further_call", time.monotonic() - began, "<=", _AGAIN_S)
     bars.add("claims_incomplete", sum(not record.complete for record in again.records), "==", 0)
     bars.add("claims_tested_again", sum(len(read_records(out, name)) > counts[name] for name in names), "==", 0)

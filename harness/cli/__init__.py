@@ -4,7 +4,8 @@
 """
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import cyclopts
 
@@ -14,8 +15,12 @@ from bakeoff.harness.cli.command import Command, Title
 from bakeoff.harness.cli.exits import exit_codes
 
 
-def make_app() -> cyclopts.App:
-    """The application with all its commands."""
+def make_app(replacing: Iterable[Command] = ()) -> cyclopts.App:
+    """The application with all its commands.
+
+    Args:
+        replacing: a group and its commands, in place of the command of the group's name.
+    """
     app = cyclopts.App(
         name="bakeoff",
         help="Benchmark LLM inference servers with realistic traffic and honest error bars.",
@@ -24,12 +29,17 @@ def make_app() -> cyclopts.App:
         group_commands=cyclopts.Group("Options of bakeoff", sort_key=len(Title)),
     )
     below = cyclopts.Group("Commands")
-    for found in sorted(all_commands(), key=Command.order):
+    for found in sorted(_with(replacing), key=Command.order):
         *above, name = found.name.split(" ")
         parent = app
         for word in above:
             parent = parent[word]
-        options = {"name": name, "group": found.title and found.title.panel, "sort_key": found.place, **found.flags}
+        options: dict[str, Any] = {
+            "name": name,
+            "group": found.title and found.title.panel,
+            "sort_key": found.place,
+            **found.flags,
+        }
         if found.call is None:
             parent.command(cyclopts.App(help=found.help, group_commands=below, **options))
         else:
@@ -46,6 +56,11 @@ def all_commands() -> list[Command]:
     """The commands that the modules of :mod:`bakeoff.harness.cli.commands` declare."""
     modules = declared(commands.__name__, commands.__path__, "COMMANDS")
     return [command for module in modules for command in module.COMMANDS]
+
+
+def _with(replacing: Iterable[Command]) -> list[Command]:
+    new = list(replacing)
+    return [command for command in all_commands() if command.name not in {each.name for each in new}] + new
 
 
 def commands_of(app: cyclopts.App, prefix: str = "") -> Iterator[tuple[str, cyclopts.App]]:

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from bakeoff.engines.metrics import Histogram, Prometheus, Series
     from bakeoff.engines.server_engine import ServerEngine
     from bakeoff.engines.spec import flag, one_of, option_argv, switch
-    from bakeoff.harness.claims.run import claims
     from bakeoff.harness.cli.commands.bench import bench
     from bakeoff.harness.cli.commands.calibrate import calibrate
     from bakeoff.harness.cli.commands.compare import compare
@@ -91,7 +90,6 @@ __all__ = [
     "WorkloadError",
     "bench",
     "calibrate",
-    "claims",
     "compare",
     "cost",
     "demo",
@@ -126,7 +124,6 @@ _HOMES = {
     "bakeoff.engines.metrics": ("Histogram", "Prometheus", "Series"),
     "bakeoff.engines.server_engine": ("ServerEngine",),
     "bakeoff.engines.spec": ("flag", "one_of", "option_argv", "switch"),
-    "bakeoff.harness.claims.run": ("claims",),
     "bakeoff.harness.cli.commands.calibrate": ("calibrate",),
     "bakeoff.harness.cli.commands.doctor": ("doctor",),
     "bakeoff.harness.cli.commands.export": ("export",),

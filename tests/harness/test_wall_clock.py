@@ -14,7 +14,6 @@ EXPERIMENT = virtual_experiment(["a"], [{"concurrency": 2}], repeats=2, trial={"
 DATES = {
     "engines/environments/installation.py": "when an environment was made",
     "harness/calibration/grid.py": "when a calibration was made",
-    "harness/claims/run.py": "when a claim was tested",
     "harness/conduct/kernels.py": "what torch's profiler stamps with, beside the monotonic clock",
     "harness/conduct/world.py": "when a run began and ended",
     "results/log/store.py": "the run's id",

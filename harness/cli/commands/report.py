@@ -44,12 +44,10 @@ def report(
     words
         Run folder, or its address in a remote store (s3://…); then the name of a section.
     price
-        Of cost: what an engine costs, such as gpu-hour=3.5, machine-hour=0.4, gpus=2 for a server whose GPUs are not
-        known, or, if its tokens are billed, input=2.5, cached=0.25 and output=10 for a million of them. Repeat the
-        option for several, which are added up.
+        Of cost: what an engine costs: gpu-hour=3.5, machine-hour=0.4, gpus=2 where these are not known, or input=2.5,
+        cached=0.25 and output=10 for a million tokens. Repeat the option for several, which are added up.
     api_price
-        Of cost: what an API bills for the same tokens: input=2.5, cached=0.25, output=10. Repeat the option for
-        several.
+        Of cost: what an API bills for the same tokens: input=2.5, cached=0.25, output=10; repeat for several.
     metric
         Of grid: metric to rank settings by and to show effects on; repeat the option for effects on several. Default:
         goodput with an SLO, else output tokens/s; and effects on the median TTFT and TPOT, too.

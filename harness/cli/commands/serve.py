@@ -11,6 +11,7 @@ import cyclopts
 from bakeoff.harness.cli.command import Command, Title
 from bakeoff.harness.cli.exits import EXIT_INTERRUPTED, EXIT_OK
 from bakeoff.harness.cli.options import Json
+from bakeoff.harness.cli.output import print_line
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,8 +41,7 @@ def serve(
 ) -> int:
     """Serve a model with the reference engine, or with another.
 
-    Runs until Ctrl-C; an --engine is started exactly as a run would start it. Every other option goes to the engine;
-    docs/engine.md lists those of the reference engine.
+    Runs until Ctrl-C. Every other option goes to the engine; docs/engine.md lists those of the reference engine.
 
     Examples
     --------
@@ -56,15 +56,13 @@ def serve(
     engine_args
         Options of the engine itself.
     engine
-        Adapter of the engine to start as a run would; see bakeoff engines list. Default: the reference engine, in this
-        process.
+        Adapter of an engine to start as a run would. Default: the reference engine, in this process.
     port
         Port on 127.0.0.1. Default: 8000, with --engine a free one.
     option
         With --engine: adapter option as key=value, with the value in TOML; repeat the option for several.
     spec
-        With --engine: setting that all engines share as key=value, such as max_num_seqs=8; repeat the option for
-        several.
+        With --engine: setting that all engines share, such as max_num_seqs=8; repeat the option for several.
     environment
         With --engine: Python environment of the engine: an installed environment's name, or a venv folder.
     log
@@ -84,11 +82,10 @@ def serve(
     from bakeoff.harness.cli.known_models import named_model
     from bakeoff.harness.traffic.profile.selection import parse_options
 
-    served = named_model(model)
-    deployment = Deployment(environment=environment, port=port, args=list(engine_args))
+    served, deployment = named_model(model), Deployment(environment=environment, port=port, args=list(engine_args))
     chosen = make_engine(engine, served, parse_options(option or []), _spec(spec or []), deployment)
     log_file = log or _new_log(engine)
-    sys.stderr.write(f"starting {engine}; its output: {log_file}\n")
+    print_line(f"starting {engine}; its output: {log_file}")
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_until_interrupted(chosen, served, port, log_file, json=json))
 

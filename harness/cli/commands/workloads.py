@@ -195,8 +195,7 @@ def fit(
 ) -> int:
     """Fit a preset to a trace, and compare its traffic with the trace.
 
-    The preset is a file for the workload preset and for bakeoff workloads show. It has distributions, but no rows or
-    text of the trace.
+    The preset has distributions, but no rows or text of the trace.
 
     Examples
     --------
@@ -217,8 +216,7 @@ def fit(
     seed
         Seed of the draws.
     tokenizer
-        Folder of the model whose tokenizer counts prompts without lengths, or approximate. The default is the pulled
-        model.
+        Folder of the model whose tokenizer counts prompts without lengths, or approximate. Default: the pulled model.
     json
         Print the preset's path, the comparison and the notes as JSON on stdout.
     """

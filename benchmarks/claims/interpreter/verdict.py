@@ -6,10 +6,10 @@ from enum import StrEnum
 
 import msgspec
 
-from bakeoff.harness.claims.claim import Expected
 from bakeoff.results.statistics.interval import Interval
 from bakeoff.results.statistics.power import runs_needed
 from bakeoff.results.statistics.two_sample import Contrast, Method, contrast
+from benchmarks.claims.interpreter.claim import Expected
 
 CONFIDENCE = 0.95
 _MIN_TRIALS = 2

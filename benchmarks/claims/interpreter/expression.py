@@ -17,12 +17,12 @@ import ast
 import operator
 from collections.abc import Callable, Mapping
 
-from bakeoff.harness.errors import BadClaim
 from bakeoff.harness.sizing.device import critical_batch, is_compute_bound
 from bakeoff.harness.sizing.gpus import gpu_table
 from bakeoff.harness.sizing.model import Chunk, Machine, ModelCosts, floor_s, load_model, without_cache
 from bakeoff.harness.sizing.precision import cache_named, precision_named
 from bakeoff.harness.sizing.step_times import limits
+from benchmarks.claims.interpreter.errors import BadClaim
 
 _BINARY: Mapping[type[ast.operator], Callable[[float, float], float]] = {
     ast.Add: operator.add,

@@ -6,11 +6,11 @@ from types import MappingProxyType
 
 import msgspec
 
-from bakeoff.harness.claims.claim import Arithmetic, Contrasted
-from bakeoff.harness.claims.expression import evaluate
-from bakeoff.harness.claims.verdict import Estimate, estimate, exact
 from bakeoff.results.compare.evaluation import Evaluation
 from bakeoff.results.statistics.interval import Interval, reciprocal
+from benchmarks.claims.interpreter.claim import Arithmetic, Contrasted
+from benchmarks.claims.interpreter.expression import evaluate
+from benchmarks.claims.interpreter.verdict import Estimate, estimate, exact
 
 
 class Measurement(msgspec.Struct, frozen=True):

@@ -9,20 +9,21 @@ import msgspec
 import pytest
 
 from bakeoff import results
-from bakeoff.harness.claims.catalogue import Entry, load_catalogue
-from bakeoff.harness.claims.claim import Case, Claim, Expected, Source
-from bakeoff.harness.claims.lab import RealLab, result_of
-from bakeoff.harness.claims.measurement import Measurement
-from bakeoff.harness.claims.page import markdown, rows_of, write_page
-from bakeoff.harness.claims.records import latest, read_records
-from bakeoff.harness.claims.run import ClaimsRun, Here, run_all
-from bakeoff.harness.claims.verdict import Estimate, Outcome, Verdict
 from bakeoff.harness.cli import make_app
 from bakeoff.harness.cli.guarded import guarded
 from bakeoff.harness.conduct.world import inside
-from bakeoff.harness.errors import BadClaim, EvaluationFailed
+from bakeoff.harness.errors import EvaluationFailed
 from bakeoff.harness.virtual import Death, Fault, Fixed, PerToken, VirtualEngine, VirtualWorld
 from bakeoff.results.statistics.interval import Interval
+from benchmarks.claims.interpreter.catalogue import Entry, load_catalogue
+from benchmarks.claims.interpreter.claim import Case, Claim, Expected, Source
+from benchmarks.claims.interpreter.errors import BadClaim
+from benchmarks.claims.interpreter.lab import RealLab, result_of
+from benchmarks.claims.interpreter.measurement import Measurement
+from benchmarks.claims.interpreter.page import markdown, rows_of, write_page
+from benchmarks.claims.interpreter.records import latest, read_records
+from benchmarks.claims.interpreter.run import ClaimsRun, Here, run_all
+from benchmarks.claims.interpreter.verdict import Estimate, Outcome, Verdict
 
 PLACE = Here("a machine", {"cores": 2})
 EXPECTED = Expected(at_least=2.0, ours="The source gives no figure.")
@@ -243,7 +244,7 @@ def test_runs_of_another_machine_are_not_taken_for_runs_of_this_one(tmp_path: Pa
     with inside(VirtualWorld({label: VirtualEngine(service=service) for label, service in PACE.items()})):
         result_of(made, case, RealLab(tmp_path / "claims"))
         assert RealLab(tmp_path / "claims").cost_s(made, [case]) == 0
-        monkeypatch.setattr("bakeoff.harness.claims.lab.current_world", lambda: elsewhere)
+        monkeypatch.setattr("benchmarks.claims.interpreter.lab.current_world", lambda: elsewhere)
         assert RealLab(tmp_path / "claims").cost_s(made, [case]) > 0
 
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import msgspec
 
-from bakeoff.harness.claims.catalogue import Entry, load_catalogue
-from bakeoff.harness.claims.lab import Lab, RealLab, result_of
-from bakeoff.harness.claims.records import Record, append_record, latest, read_records
-from bakeoff.harness.claims.verdict import verdict
-from bakeoff.harness.errors import BadClaim
 from bakeoff.harness.host.environment import VERSION, environment, machine
 from bakeoff.results.text.format import place_text
+from benchmarks.claims.interpreter.catalogue import Entry, load_catalogue
+from benchmarks.claims.interpreter.errors import BadClaim
+from benchmarks.claims.interpreter.lab import Lab, RealLab, result_of
+from benchmarks.claims.interpreter.records import Record, append_record, latest, read_records
+from benchmarks.claims.interpreter.verdict import verdict
 
 Progress = Callable[[str], None]
 FOLDER = Path("claims")

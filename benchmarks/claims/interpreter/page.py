@@ -5,15 +5,15 @@ from pathlib import Path
 
 import msgspec
 
-from bakeoff.harness.claims import cells
-from bakeoff.harness.claims.catalogue import Entry
-from bakeoff.harness.claims.records import latest, read_records
-from bakeoff.harness.claims.verdict import Verdict
 from bakeoff.results.files.atomic import write_atomic
 from bakeoff.results.report.offline import SHELL, asset, rendered
 from bakeoff.results.show.markdown import escaped, pipe_table
+from benchmarks.claims.interpreter import cells
+from benchmarks.claims.interpreter.catalogue import Entry
+from benchmarks.claims.interpreter.records import latest, read_records
+from benchmarks.claims.interpreter.verdict import Verdict
 
-_PACKAGE = "bakeoff.harness.claims"
+_PACKAGE = "benchmarks.claims.interpreter"
 _TONES = {Verdict.REPRODUCED: "good", Verdict.NOT_REPRODUCED: "bad"}
 
 

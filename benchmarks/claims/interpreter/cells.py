@@ -4,12 +4,12 @@ from collections.abc import Sequence
 
 import msgspec
 
-from bakeoff.harness.claims.catalogue import Entry
-from bakeoff.harness.claims.claim import Claim, Expected, Source
-from bakeoff.harness.claims.records import Record
-from bakeoff.harness.claims.verdict import CaseResult, Outcome, Verdict, deciding
 from bakeoff.results.statistics.interval import Interval
 from bakeoff.results.text.format import ABSENT, moment_text
+from benchmarks.claims.interpreter.catalogue import Entry
+from benchmarks.claims.interpreter.claim import Claim, Expected, Source
+from benchmarks.claims.interpreter.records import Record
+from benchmarks.claims.interpreter.verdict import CaseResult, Outcome, Verdict, deciding
 
 LEGEND = (
     "± is the tolerance that we add to each bound, since claims are rounded. "

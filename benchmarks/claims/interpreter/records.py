@@ -5,10 +5,10 @@ from pathlib import Path
 
 import msgspec
 
-from bakeoff.harness.claims.verdict import CaseResult, Verdict
-from bakeoff.harness.errors import BadClaim
 from bakeoff.results.errors import UNDECODABLE
 from bakeoff.results.files.atomic import write_atomic
+from benchmarks.claims.interpreter.errors import BadClaim
+from benchmarks.claims.interpreter.verdict import CaseResult, Verdict
 
 
 class Record(msgspec.Struct, frozen=True):

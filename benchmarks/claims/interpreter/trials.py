@@ -6,16 +6,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from bakeoff.harness.claims.claim import Contrasted, Side
-from bakeoff.harness.claims.expression import evaluate, names_in
-from bakeoff.harness.claims.measurement import Measurement, contrasted_measurement
 from bakeoff.results.export.published import published_rows
 from bakeoff.results.records import Verdict
 from bakeoff.results.run.cells import Trial
 from bakeoff.results.run.run import Run
 from bakeoff.results.text.findings import sentence
+from benchmarks.claims.interpreter.claim import Contrasted, Side
+from benchmarks.claims.interpreter.expression import evaluate, names_in
+from benchmarks.claims.interpreter.measurement import Measurement, contrasted_measurement
 
-PUBLISHED = Path(__file__).resolve().parents[2] / "docs" / "results"
+PUBLISHED = Path(__file__).resolve().parents[3] / "docs" / "results"
 """Published runs; a checkout has them, an installed package does not."""
 
 _Row = tuple[int, Mapping[str, float | None]]

@@ -7,15 +7,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bakeoff.harness.claims import trials
-from bakeoff.harness.claims.catalogue import Entry, experiment_of, load_catalogue
-from bakeoff.harness.claims.claim import Case, Contrasted, Expected, Side
-from bakeoff.harness.claims.lab import result_of
-from bakeoff.harness.claims.measurement import Measurement, computed, contrasted_measurement
-from bakeoff.harness.claims.trials import published
-from bakeoff.harness.claims.verdict import Estimate, Outcome, Verdict, verdict
-from bakeoff.harness.errors import BadClaim
 from bakeoff.results.statistics.interval import Interval
+from benchmarks.claims.interpreter import trials
+from benchmarks.claims.interpreter.catalogue import Entry, experiment_of, load_catalogue
+from benchmarks.claims.interpreter.claim import Case, Contrasted, Expected, Side
+from benchmarks.claims.interpreter.errors import BadClaim
+from benchmarks.claims.interpreter.lab import result_of
+from benchmarks.claims.interpreter.measurement import Measurement, computed, contrasted_measurement
+from benchmarks.claims.interpreter.trials import published
+from benchmarks.claims.interpreter.verdict import Estimate, Outcome, Verdict, verdict
 
 ENTRIES = load_catalogue()
 each_claim = pytest.mark.parametrize("entry", ENTRIES, ids=[entry.name for entry in ENTRIES])

@@ -4,10 +4,11 @@ import math
 
 import pytest
 
-from bakeoff.harness.claims.claim import Arithmetic, Contrasted, Expected, Side
-from bakeoff.harness.claims.expression import evaluate
-from bakeoff.harness.claims.measurement import computed, contrasted_measurement
-from bakeoff.harness.claims.verdict import (
+from benchmarks.claims.interpreter.claim import Arithmetic, Contrasted, Expected, Side
+from benchmarks.claims.interpreter.errors import BadClaim
+from benchmarks.claims.interpreter.expression import evaluate
+from benchmarks.claims.interpreter.measurement import computed, contrasted_measurement
+from benchmarks.claims.interpreter.verdict import (
     CaseResult,
     Outcome,
     Verdict,
@@ -18,7 +19,6 @@ from bakeoff.harness.claims.verdict import (
     repeats_needed,
     verdict,
 )
-from bakeoff.harness.errors import BadClaim
 
 
 def repeats(*values: float) -> dict[int, float]:

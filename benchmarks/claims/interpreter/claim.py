@@ -5,10 +5,10 @@ from enum import StrEnum
 
 import msgspec
 
-from bakeoff.harness.claims.expression import check, names_in
-from bakeoff.harness.errors import BadClaim
 from bakeoff.results.metrics import CATALOGUE
 from bakeoff.results.server_view import ENGINE_FIGURES
+from benchmarks.claims.interpreter.errors import BadClaim
+from benchmarks.claims.interpreter.expression import check, names_in
 
 EVALUATED = ("perplexity_ratio", "perplexity_increase", "retention", "token_match", "kl_nats_per_token", "bytes_ratio")
 """Quantities of an evaluation."""
@@ -108,7 +108,7 @@ class Arithmetic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A figure recomputed by a formula.
 
     Attributes:
-        expression: decides; see :mod:`bakeoff.harness.claims.expression`.
+        expression: decides; see :mod:`benchmarks.claims.interpreter.expression`.
         inputs: names in the expressions.
         beside: label → another expression, shown next to the first.
     """

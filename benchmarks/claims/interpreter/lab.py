@@ -14,14 +14,9 @@ from bakeoff.engines import EngineError, doctor
 from bakeoff.engines.machine import machine as engine_machine
 from bakeoff.engines.models import resolve
 from bakeoff.engines.secrets import masked_data
-from bakeoff.harness.claims.catalogue import Entry, experiment_of
-from bakeoff.harness.claims.claim import Case, Device, Evaluated, Side
-from bakeoff.harness.claims.measurement import Measurement, computed, contrasted_measurement, quality
-from bakeoff.harness.claims.trials import failure, is_published, published, trial_values
-from bakeoff.harness.claims.verdict import CaseResult, Outcome, exact, outcome, repeats_needed
 from bakeoff.harness.conduct.run import create_run, reusable, run_into
 from bakeoff.harness.conduct.world import current_world
-from bakeoff.harness.errors import BadClaim, EvaluationFailed
+from bakeoff.harness.errors import EvaluationFailed
 from bakeoff.harness.experiment.config import Experiment
 from bakeoff.harness.host.environment import VERSION, machine
 from bakeoff.harness.quality.evaluation import EvaluationSettings
@@ -31,6 +26,12 @@ from bakeoff.results.log.store import RunFolder, readable_runs, runs_below, runs
 from bakeoff.results.records import RunStatus, Verdict
 from bakeoff.results.run.run import Run, load
 from bakeoff.results.text.format import machine_text
+from benchmarks.claims.interpreter.catalogue import Entry, experiment_of
+from benchmarks.claims.interpreter.claim import Case, Device, Evaluated, Side
+from benchmarks.claims.interpreter.errors import BadClaim
+from benchmarks.claims.interpreter.measurement import Measurement, computed, contrasted_measurement, quality
+from benchmarks.claims.interpreter.trials import failure, is_published, published, trial_values
+from benchmarks.claims.interpreter.verdict import CaseResult, Outcome, exact, outcome, repeats_needed
 
 _START_S, _EVALUATED_TOKENS_PER_S, _CALIBRATION_S = 12.0, 150.0, 120.0
 """Seconds of an engine's start with its warm-up, tokens per second of an evaluation, seconds of a calibration: rough

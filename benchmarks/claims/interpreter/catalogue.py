@@ -2,20 +2,19 @@
 
 import hashlib
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from bakeoff.harness.claims.claim import Claim, checked
-from bakeoff.harness.claims.trials import published_digest
-from bakeoff.harness.errors import BadClaim
 from bakeoff.harness.experiment.config import Experiment
 from bakeoff.harness.experiment.reading import experiment_from
 from bakeoff.workloads.options import parsed_toml, typed_options
+from benchmarks.claims.interpreter.claim import Claim, checked
+from benchmarks.claims.interpreter.errors import BadClaim
+from benchmarks.claims.interpreter.trials import published_digest
 
-CATALOGUE = Path(str(resources.files("bakeoff.harness.claims"))) / "catalogue"
+CATALOGUE = Path(__file__).parent / "catalogue"
 EXPERIMENTS = "experiments"
 
 

@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.text import Text
 
-from bakeoff.harness.claims import cells
-from bakeoff.harness.claims.catalogue import Entry
-from bakeoff.harness.claims.lab import Lab
 from bakeoff.results.show.table import text_table
 from bakeoff.results.show.terminal import print_table
 from bakeoff.results.text.format import plain
+from benchmarks.claims.interpreter import cells
+from benchmarks.claims.interpreter.catalogue import Entry
+from benchmarks.claims.interpreter.lab import Lab
 
 
 def print_list(entries: Sequence[Entry], lab: Lab, console: Console) -> None:
