@@ -30,7 +30,7 @@ from bakeoff.harness.errors import WorkerLost
 from bakeoff.harness.experiment.config import Experiment
 from bakeoff.harness.host.threads import check_cancelled
 from bakeoff.harness.telemetry import ExporterPage, OwnProcesses
-from bakeoff.harness.traffic.planner import Traffic
+from bakeoff.harness.traffic.planner import SteadyTraffic, Traffic
 from bakeoff.harness.traffic.steady import ramp_record
 from bakeoff.harness.verdict.cache_gap import cache_gaps
 from bakeoff.harness.verdict.evidence import Evidence
@@ -167,7 +167,7 @@ class TrialRunner:
             ramp=ramp_record(
                 plan.load, self._experiment.trial, traffic, result.begun, result.ramp, unwritten_s=result.unwritten_s
             )
-            if result and result.ramp
+            if result and result.ramp and isinstance(traffic, SteadyTraffic)
             else None,
         )
         if isinstance(log, StepLog):

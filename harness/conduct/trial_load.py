@@ -20,12 +20,12 @@ from bakeoff.harness.conduct.recording import SpanLog
 from bakeoff.harness.conduct.step_log import StepLog
 from bakeoff.harness.conduct.traffic_classes import classes_of
 from bakeoff.harness.conduct.world import Telemetry, World
-from bakeoff.harness.experiment.config import EngineConfig, Experiment, is_steady
+from bakeoff.harness.experiment.config import EngineConfig, Experiment
 from bakeoff.harness.quality import asks_logprobs
 from bakeoff.harness.traffic.plan_file import PlanFile
-from bakeoff.harness.traffic.planner import Traffic
+from bakeoff.harness.traffic.planner import PlayedTraffic, SteadyTraffic, Traffic
 from bakeoff.harness.traffic.play import share_by
-from bakeoff.harness.traffic.steady import Encode, SteadyTraffic, share_of, write_ramp
+from bakeoff.harness.traffic.steady import Encode, SteadyOrders, share_of, write_ramp
 from bakeoff.results.log.store import TrialFolder
 from bakeoff.results.records import Cache, Load, Pace, Phase, TrialPlan, TrialRecord
 from bakeoff.workloads import PlannedSession, Tokenizer
@@ -120,17 +120,16 @@ class TrialLoad:
         limits, load = self._experiment.trial, self._plan.load
         await asyncio.sleep(limits.idle_s)
         self.was_reset = limits.cache is not Cache.WARM and await self._reset_caches()
-        play = traffic.play
-        slots = _SLOTS if play is None else load.concurrency or _SLOTS
         sent = 0
-        if play is None:
+        if not isinstance(traffic, PlayedTraffic):
             for server in target_servers(under_test.server, under_test.addresses):  # each has a cache of its own
                 primers = tuple(traffic.primers())
-                sent += await self._prime(primers, slots=slots, sent=sent, only=server)
+                sent += await self._prime(primers, slots=_SLOTS, sent=sent, only=server)
+            share, sessions = share_of(load, limits), traffic.window
         else:
-            for part in (play.primers, play.warm_up):
-                sent += await self._prime(part, slots=slots, sent=sent)
-        share = share_of(load, limits) if play is None else share_by(self._experiment.rules_of_play, load, limits)
+            for part in (traffic.play.primers, traffic.play.warm_up):
+                sent += await self._prime(part, slots=load.concurrency or _SLOTS, sent=sent)
+            share, sessions = share_by(self._experiment.rules_of_play, load, limits), traffic.play.sessions()
         order = self._order(share, Phase.MEASURED)
         if isinstance(log, SpanLog):
             order = msgspec.structs.replace(order, access=log.access(order.access))
@@ -141,10 +140,9 @@ class TrialLoad:
         await self._sampler.mark("before")
         if log:
             await log.start()
-        if play is None and is_steady(load):
-            result = await self._steady(order, sent=sent, window=window, opened=opened)
+        if isinstance(traffic, SteadyTraffic):
+            result = await self._steady(order, traffic, sent=sent, window=window, opened=opened)
         else:
-            sessions = traffic.window if play is None else play.sessions()
             result = await self._fleet.load(order, window(sessions, 0), folder)
         if log:
             await log.stop()
@@ -162,7 +160,7 @@ class TrialLoad:
         return await self._fleet.load(order, self._encoded(self._traffic.window, 0), folder)
 
     async def _steady(
-        self, order: LoadOrder, *, sent: int, window: Encode, opened: Callable[[int], None]
+        self, order: LoadOrder, traffic: SteadyTraffic, *, sent: int, window: Encode, opened: Callable[[int], None]
     ) -> LoadResult:
         """Apply a steady load, which begins with sessions in progress.
 
@@ -170,9 +168,7 @@ class TrialLoad:
         load starts again with what it measured; the requests of such a ramp count as sent before the load. So it does
         if sessions might end before the window does; then they are written as far as the longest possible load goes.
         """
-        trial, traffic = self._plan, self._traffic
-        assert traffic.begin is not None
-        load = trial.load
+        trial, load = self._plan, self._plan.load
         planned, restart, whole = 0, 0, False
 
         def open_window(start_ns: int) -> None:
@@ -195,7 +191,7 @@ class TrialLoad:
             sent += await self._prime(beginning.history, slots=beginning.slots, sent=sent)
             if beginning.history.sessions or restart:
                 await self._sampler.mark("before")  # what the engine counts from here on is the load alone
-            steady = SteadyTraffic(
+            steady = SteadyOrders(
                 load, self._experiment.trial, traffic, beginning, may_restart=restart - whole < MAX_RESTARTS, sent=sent,
                 encode=self._encoded, encode_window=window, opened=open_window,
                 workers=self._experiment.client.workers, restart=restart,

@@ -12,6 +12,7 @@ import itertools
 import math
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -68,49 +69,36 @@ class Pool(msgspec.Struct, frozen=True):
     period_s: float = 0.0
 
 
-class Traffic(msgspec.Struct, frozen=True):
+class Traffic(msgspec.Struct, frozen=True, kw_only=True):
     """The traffic of one trial.
 
     Attributes:
+        window: the measured sessions; of loads without a window of their own, all sessions.
         primed: shared system prompts, which are sent before the load; None unless the cache is to be primed.
-        window: the measured sessions; for varying loads and recorded arrivals, all sessions.
-        law: of the sessions in the long run; None for varying loads and recorded arrivals, as the next three.
-        begin: plans the sessions in progress when the load begins, from ``pace``, ``restart`` and ``whole``; see
-            :meth:`bakeoff.harness.traffic.beginning.Beginnings.plan`.
-        ramp: sent before the window.
-        ramp_again: takes the number of earlier starts of the load; the ramp with words that none of them has sent,
-            which the engine may have cached. None if the ramp sends the window's sessions.
-        tail: sent after the window.
-        length_s: steady open loop: seconds that the window's plan lasts; None for other loads.
         shape_sha256: over lengths, order and times of the window's plan before the trial: equal for all engines and
             repeats.
         sha256: over the bytes of the same sessions.
         cache: what the prefix cache may hold.
         endless: an unlimited prefix cache, as the planned prompts would fill it.
-        play: the load by rules of play that begin sessions elsewhere than in their long run; None under other rules.
-        ramps: the plans of all ramps so far.
     """
 
-    primed: PlanFile | None
     window: PlanFile
-    law: SessionLaw | None
-    begin: Callable[..., Beginning] | None
-    ramp: Pool | None
-    ramp_again: Callable[[int], Pool] | None
-    tail: Pool | None
-    length_s: float | None
+    primed: PlanFile | None = None
     shape_sha256: str
     sha256: str
     cache: Cache
     endless: EndlessCache
-    play: Play | None = None
-    ramps: list[PlanFile] = []
 
     def primers(self) -> Iterator[PlannedSession]:
         """What is sent before the load, to bring the prefix cache into the state that the trial declares."""
         if self.cache is Cache.WARM:
             return (_primer(planned.session, planned.places) for planned in self.window)
         return iter(self.primed or ())
+
+    @property
+    def plans(self) -> list[PlanFile]:
+        """All its plans."""
+        return [self.window, *([self.primed] if self.primed else [])]
 
     @property
     def record(self) -> TrafficRecord:
@@ -124,16 +112,67 @@ class Traffic(msgspec.Struct, frozen=True):
             output_tokens=window.output_tokens,
             repeated_tokens=self.endless.hit_tokens,
             block_tokens=self.endless.block_tokens,
-            ramp_repeated_tokens=sum(plan.hit_tokens for plan in self.ramps),
-            ramp_requests=sum(plan.requests for plan in self.ramps),
-            mean_turn=self.law.mean_turn if self.law else window.mean_turn,
-            turns=self.law.turns if self.law else window.requests / max(1, window.sessions),
-            session_tool_s=self.law.session_s(Pace(0.0, 0.0)) if self.law else None,
-            mean_output_tokens=self.law.output_tokens if self.law else None,
-            output_tokens_sd=self.law.output_tokens_sd if self.law else 0.0,
+            mean_turn=window.mean_turn,
+            turns=window.requests / max(1, window.sessions),
             off_length=window.off_length,
             off_example=window.off_example,
             cache=self.cache,
+        )
+
+
+class VaryingTraffic(Traffic, frozen=True, kw_only=True):
+    """Traffic of a load with varying or recorded arrivals."""
+
+
+class PlayedTraffic(Traffic, frozen=True, kw_only=True):
+    """Traffic by rules of play that begin sessions elsewhere than in their long run."""
+
+    play: Play
+
+    @property
+    def plans(self) -> list[PlanFile]:
+        """All its plans."""
+        return [self.window, self.play.primers, self.play.warm_up]
+
+
+class SteadyTraffic(Traffic, frozen=True, kw_only=True):
+    """Traffic of a steady load.
+
+    Attributes:
+        law: of the sessions in the long run.
+        begin: plans the sessions in progress when the load begins, from ``pace``, ``restart`` and ``whole``; see
+            :meth:`bakeoff.harness.traffic.beginning.Beginnings.plan`.
+        ramp_again: takes the number of earlier starts of the load; what it sends before the window, with words that
+            none of them has sent, which the engine may have cached. Of a warm cache, the window's sessions.
+        tail: sent after the window.
+        length_s: open loop: seconds that the window's plan lasts; None for a closed loop.
+        ramps: the plans of all ramps so far.
+    """
+
+    law: SessionLaw
+    begin: Callable[..., Beginning]
+    ramp_again: Callable[[int], Pool]
+    tail: Pool
+    length_s: float | None
+    ramps: list[PlanFile]
+
+    @property
+    def plans(self) -> list[PlanFile]:
+        """All its plans."""
+        return [*super().plans, self.tail.plan, *self.ramps]
+
+    @property
+    def record(self) -> TrafficRecord:
+        """As of all traffic, with the sessions in the long run."""
+        return msgspec.structs.replace(
+            super().record,
+            ramp_repeated_tokens=sum(plan.hit_tokens for plan in self.ramps),
+            ramp_requests=sum(plan.requests for plan in self.ramps),
+            mean_turn=self.law.mean_turn,
+            turns=self.law.turns,
+            session_tool_s=self.law.session_s(Pace(0.0, 0.0)),
+            mean_output_tokens=self.law.output_tokens,
+            output_tokens_sd=self.law.output_tokens_sd,
         )
 
 
@@ -234,10 +273,7 @@ class TrafficPlanner:
     def _forget(self) -> None:
         """Delete all plans: a repeat's plans are not needed after it, and their files can be large."""
         for traffic in self._planned.values():
-            plans = [traffic.window, *(pool.plan for pool in (traffic.ramp, traffic.tail) if pool)]
-            plans += (traffic.play.primers, traffic.play.warm_up) if traffic.play else ()
-            plans += (traffic.primed,) if traffic.primed else ()
-            for plan in {*plans, *traffic.ramps}:
+            for plan in set(traffic.plans):
                 plan.unlink()
         self._planned.clear()
         self._beginnings.forget()
@@ -250,7 +286,8 @@ class TrafficPlanner:
         steady, warm = is_steady(load), limits.cache is Cache.WARM
         ramps: list[PlanFile] = []
         ramp_again = functools.cache(functools.partial(self._ramp, load, seed, endless, ramps))
-        ramp = ramp_again(0) if steady and not warm else None
+        if steady and not warm:
+            ramp_again(0)
         window, length_s = self._window(load, seed, endless)
         if not window.sessions:
             raise BadOption("the workload has no session for this load; give it a longer duration_s or more requests")
@@ -259,18 +296,22 @@ class TrafficPlanner:
             window.write(lambda plan: plan.sessions >= min(self.experiment.client.workers, load.concurrency or 1))
         if models := self.experiment.workload.models:
             shape_sha256 = hashlib.sha256(shape_sha256.encode() + msgspec.json.encode(models)).hexdigest()
-        if steady and warm:
-            ramp = Pool(window, length_s or 0.0)
-        law = self._beginnings.law(window if warm else None) if steady else None
-        begin = None
-        if law is not None:
-            begun_from = window if warm else None
-            begin = functools.partial(self._beginnings.plan, load, seed, begun_from, endless, length_s=length_s)
-        tail = self._pool(load, _part(seed, "tail"), endless) if steady else None
-        return Traffic(
-            primed, window, law, begin, ramp, None if warm else ramp_again, tail, length_s, shape_sha256, sha256,
-            limits.cache, endless, ramps=ramps,
-        )  # fmt: skip
+        common: dict[str, Any] = {"window": window, "primed": primed, "shape_sha256": shape_sha256, "sha256": sha256}
+        common |= {"cache": limits.cache, "endless": endless}
+        if not steady:
+            return VaryingTraffic(**common)
+        begun_from, whole_window = (window, Pool(window, length_s or 0.0)) if warm else (None, None)
+        law = self._beginnings.law(begun_from)
+        assert law is not None, "the window has sessions"
+        return SteadyTraffic(
+            **common,
+            law=law,
+            begin=functools.partial(self._beginnings.plan, load, seed, begun_from, endless, length_s=length_s),
+            ramp_again=ramp_again if whole_window is None else lambda _: whole_window,
+            tail=self._pool(load, _part(seed, "tail"), endless),
+            length_s=length_s,
+            ramps=ramps,
+        )
 
     def _played(self, load: Load, seed: Seed, endless: EndlessCache) -> Traffic:
         """The traffic of a trial by rules of play that begin sessions elsewhere than in their long run."""
@@ -283,9 +324,9 @@ class TrafficPlanner:
         plan = play.load
         if not plan.sessions:
             raise BadOption("the workload has no session for this load")
-        return Traffic(
-            None, plan, None, None, None, None, None, None, plan.shape_sha256, plan.sha256,
-            limits.cache, endless, play,
+        return PlayedTraffic(
+            window=plan, shape_sha256=plan.shape_sha256, sha256=plan.sha256, cache=limits.cache, endless=endless,
+            play=play,
         )  # fmt: skip
 
     def _window(self, load: Load, seed: Seed, endless: EndlessCache) -> tuple[PlanFile, float | None]:

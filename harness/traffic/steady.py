@@ -10,7 +10,7 @@ from bakeoff.harness.client.worker.steady import OVERDUE_ANSWERS
 from bakeoff.harness.experiment.config import TrialConfig, is_steady
 from bakeoff.harness.traffic.beginning import PLANNING_S, Beginning, ramp_s
 from bakeoff.harness.traffic.plan_file import PlanFile
-from bakeoff.harness.traffic.planner import Pool, Traffic
+from bakeoff.harness.traffic.planner import Pool, SteadyTraffic
 from bakeoff.harness.traffic.window_length import window_s
 from bakeoff.results.records import Cache, Load, Pace, RampRecord
 from bakeoff.results.units import NS_PER_S
@@ -45,18 +45,18 @@ def share_of(load: Load, limits: TrialConfig) -> Open | Steady:
 
 
 def ramp_record(
-    load: Load, limits: TrialConfig, traffic: Traffic, begun: int, ramped: Ramped, *, unwritten_s: float = 0.0
+    load: Load, limits: TrialConfig, traffic: SteadyTraffic, begun: int, ramped: Ramped, *, unwritten_s: float = 0.0
 ) -> RampRecord:
     """The ramp's turnover time and the window length that follows from it."""
     turnover_s = None
     if load.concurrency is not None and ramped.request_s is not None:
         # Users with long think times have sent one request each when the ramp ends, so think times come from the plan.
-        turnover_s = traffic.law.turnover_s(ramped.request_s) if traffic.law else ramped.request_s
+        turnover_s = traffic.law.turnover_s(ramped.request_s)
     needed_s = window_s(load, limits, turnover_s or 0.0, traffic.length_s)
     return RampRecord(ramped.complete, turnover_s, needed_s, begun, ramped.pace, ramped.has_failed, unwritten_s)
 
 
-class SteadyTraffic:
+class SteadyOrders:
     """The traffic of one steady trial, as orders for the client.
 
     Request numbers: the window's plan from 0 up, the tail's plan after it, and everything before the window below 0:
@@ -85,7 +85,7 @@ class SteadyTraffic:
         self,
         load: Load,
         limits: TrialConfig,
-        traffic: Traffic,
+        traffic: SteadyTraffic,
         beginning: Beginning,
         *,
         may_restart: bool,
@@ -119,15 +119,14 @@ class SteadyTraffic:
     @property
     def ramp(self) -> Pool:
         """What this start of the load sends before the window."""
-        return _ramp_of(self._traffic, self._restart)
+        return self._traffic.ramp_again(self._restart)
 
     def _window(self, ramped: Ramped) -> WindowPlan | None:
-        assert self._traffic.tail is not None
         if ramped.has_failed or (self._may_restart and self._is_off(ramped)):
             return None
         plan, tail = self._traffic.window, self._traffic.tail
         length_s, law = self._length_s(ramped), self._traffic.law
-        answer_s = law.answer_s(ramped.pace) if law and ramped.pace else 0.0
+        answer_s = law.answer_s(ramped.pace) if ramped.pace else 0.0
         needed_s = ramped.elapsed_s + PLANNING_S + length_s + OVERDUE_ANSWERS * answer_s
         self.fell_short = needed_s > self._beginning.reach_s
         if self.fell_short:
@@ -154,7 +153,7 @@ class SteadyTraffic:
         if not turnover_s or self._traffic.cache is Cache.WARM:
             return
         slots, sessions = self._load.concurrency or 1, 0
-        if law and ramped.pace:
+        if ramped.pace:
             session_s = law.session_s(ramped.pace)
             # The ramp begins with answers in progress, which are met in proportion to their length: of lengths that
             # vary much, the first ones take several times as long as the window's. Their pace does not depend on it.
@@ -165,7 +164,7 @@ class SteadyTraffic:
 
     def _is_off(self, ramped: Ramped) -> bool:
         law, is_closed = self._traffic.law, self._load.concurrency is not None
-        if law is None or ramped.pace is None:
+        if ramped.pace is None:
             return False
         return law.is_off(self._beginning.pace, ramped.pace, closed=is_closed, error=ramped.pace_error)
 
@@ -178,12 +177,12 @@ class SteadyTraffic:
 
 
 def write_ramp(
-    load: Load, limits: TrialConfig, traffic: Traffic, beginning: Beginning, *, workers: int = 1, restart: int = 0
+    load: Load, limits: TrialConfig, traffic: SteadyTraffic, beginning: Beginning, *, workers: int = 1, restart: int = 0
 ) -> None:
     """Write as many sessions of a closed loop's ramp as it will begin: one sent again would be in the cache, whole.
 
     Args:
-        load: as for `SteadyTraffic`, like all others.
+        load: as for `SteadyOrders`, like all others.
         limits: of the trial.
         traffic: its plans.
         beginning: the sessions in progress when the load begins.
@@ -191,19 +190,13 @@ def write_ramp(
         restart: number of earlier starts of the load.
     """
     law, pace = traffic.law, _FASTEST if beginning.is_guess else beginning.pace
-    if load.concurrency is None or traffic.ramp_again is None or law is None:
+    if load.concurrency is None or traffic.cache is Cache.WARM:
         return
     session_s = max(law.session_s(pace), _SHORTEST_S)
     needed = _sessions(load, workers, (ramp_s(load, law, pace, limits) + _TO_WINDOW_S) / session_s)
-    _ramp_of(traffic, restart).plan.write(
+    traffic.ramp_again(restart).plan.write(
         lambda plan: plan.sessions >= needed or plan.prompt_tokens >= _MAX_RAMP_TOKENS
     )
-
-
-def _ramp_of(traffic: Traffic, restart: int) -> Pool:
-    pool = traffic.ramp_again(restart) if traffic.ramp_again else traffic.ramp
-    assert pool is not None, "only steady loads have a ramp"
-    return pool
 
 
 def _sessions(load: Load, workers: int, turnovers: float) -> int:

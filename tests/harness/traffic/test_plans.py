@@ -14,8 +14,8 @@ from bakeoff.harness.experiment.config import Experiment
 from bakeoff.harness.experiment.reading import experiment_from
 from bakeoff.harness.traffic.beginning import Beginning
 from bakeoff.harness.traffic.plan_file import PlanFile
-from bakeoff.harness.traffic.planner import Traffic, TrafficPlanner, traffic_planner
-from bakeoff.harness.traffic.steady import SteadyTraffic
+from bakeoff.harness.traffic.planner import SteadyTraffic, TrafficPlanner, VaryingTraffic, traffic_planner
+from bakeoff.harness.traffic.steady import SteadyOrders
 from bakeoff.results.records import Cache, Load, Pace
 from bakeoff.workloads import BadOption, EndlessCache, PlannedSession, PromptReader, Session, Tokenizer, Turn
 from bakeoff.workloads.plan import plan_sha256
@@ -60,10 +60,8 @@ def trial(**changes: Any) -> dict[str, Any]:
     return {"trial": LIMITS | changes}
 
 
-def pools(traffic: Traffic) -> tuple[PlanFile, PlanFile]:
-    assert traffic.ramp is not None
-    assert traffic.tail is not None
-    return traffic.ramp.plan, traffic.tail.plan
+def pools(traffic: SteadyTraffic) -> tuple[PlanFile, PlanFile]:
+    return traffic.ramp_again(0).plan, traffic.tail.plan
 
 
 def turns(sessions: Iterable[PlannedSession]) -> list[Turn]:
@@ -74,7 +72,7 @@ def contents(sessions: Iterable[PlannedSession]) -> list[str]:
     return [turn.messages[-1].content if turn.messages else turn.prompt or "" for turn in turns(sessions)]
 
 
-def shape(traffic: Traffic) -> list[object]:
+def shape(traffic: SteadyTraffic) -> list[object]:
     return [
         (
             planned.session.id,
@@ -143,7 +141,6 @@ PACE = Pace(ttft_s=0.2, token_s=0.05)
 
 def begun(planner: TrafficPlanner, load: Load, pace: Pace | None = PACE) -> Beginning:
     traffic = planner.traffic(load, 1, "a")
-    assert traffic.begin is not None
     return traffic.begin(pace=pace)
 
 
@@ -184,10 +181,8 @@ def test_long_answers_in_the_ramp_do_not_shorten_the_plan_of_the_window(planner_
     """The ramp meets answers in proportion to their length, so its first ones take longer than the window's."""
     planner = planner_of(**trial(duration_s=30.0, max_window_s=30.0, max_requests=None))
     traffic, pace = planner.traffic(CLOSED, 1, "a"), Pace(0.01, 0.01)
-    assert traffic.begin is not None
-    assert traffic.law is not None
     limits = make_experiment(**trial(duration_s=30.0, max_window_s=30.0, max_requests=None)).trial
-    plan = SteadyTraffic(
+    plan = SteadyOrders(
         CLOSED, limits, traffic, traffic.begin(pace=pace), may_restart=False, sent=0,
         encode=lambda *_: iter(()), encode_window=lambda *_: iter(()), opened=lambda _: None,
     ).plan()  # fmt: skip
@@ -200,7 +195,6 @@ def test_sessions_in_progress_are_written_as_far_as_the_load_needs(planner_of: A
     """Each call that may be due while the load lasts is there, and few others."""
     planner = planner_of(workload=TALK, trial={"ramp_s": 5.0, "duration_s": 30.0, "timeout_s": 600.0})
     traffic = planner.traffic(Load(concurrency=20), 1, "a")
-    assert traffic.begin is not None
     short, whole = (traffic.begin(pace=PACE, whole=is_whole) for is_whole in (False, True))
     assert whole.reach_s == math.inf
     for cut, full in zip(short.plan, whole.plan, strict=True):
@@ -216,9 +210,8 @@ def test_a_load_whose_sessions_might_end_before_its_window_does_begins_again(pla
     changes = {"ramp_s": 5.0, "duration_s": 30.0, "timeout_s": 600.0}
     traffic = planner_of(workload=TALK, trial=changes).traffic(OPEN, 1, "a")
     limits = make_experiment(trial=changes).trial
-    assert traffic.begin is not None
     for whole, elapsed_s, fell_short in ((False, 6.0, False), (False, 60.0, True), (True, 60.0, False)):
-        steady = SteadyTraffic(
+        steady = SteadyOrders(
             OPEN, limits, traffic, traffic.begin(pace=PACE, whole=whole), may_restart=False, sent=0,
             encode=lambda *_: iter(()), encode_window=lambda *_: iter(()), opened=lambda _: None,
         )  # fmt: skip
@@ -237,7 +230,7 @@ def test_sessions_in_progress_have_words_of_their_own_at_each_start_of_the_load(
 def test_a_ramp_has_words_of_its_own_at_each_start_of_the_load_and_equal_lengths(planner_of: Any, load: Load):
     traffic = planner_of(workload=TALK).traffic(load, 1, "a")
     first, again = (traffic.ramp_again(number).plan for number in (0, 1))
-    assert traffic.ramp.plan is first
+    assert traffic.ramp_again(0).plan is first
     assert not set(contents(first)) & set(contents(again))
     assert first.shape_sha256 == again.shape_sha256
 
@@ -250,7 +243,7 @@ def test_a_warm_cache_holds_the_sessions_in_progress_as_well(planner_of: Any):
 
 
 def test_the_pool_of_an_open_loop_repeats_at_its_next_arrival(planner_of: Any, tmp_path: Path):
-    ramp = planner_of(**trial(ramp_s=12.0)).traffic(STEADY, 1, "a").ramp
+    ramp = planner_of(**trial(ramp_s=12.0)).traffic(STEADY, 1, "a").ramp_again(0)
     assert (ramp.plan.sessions, ramp.period_s) == (48, 12.0)
     only = written(tmp_path, Session("s", (Turn(4, 5, prompt="the the the"),)))
     alone = planner_of(workload=only).traffic(STEADY, 1, "a").tail
@@ -260,7 +253,7 @@ def test_the_pool_of_an_open_loop_repeats_at_its_next_arrival(planner_of: Any, t
 def test_the_pool_of_a_load_in_bursts_has_its_rate(planner_of: Any):
     """A pool that held only a part of a burst would repeat it as a load without silences."""
     bursts = Load(rate_per_s=4.0, arrival="onoff", arrival_options=ON_OFF)
-    for pool in (traffic := planner_of().traffic(bursts, 1, "a")).ramp, traffic.tail:
+    for pool in (traffic := planner_of().traffic(bursts, 1, "a")).ramp_again(0), traffic.tail:
         assert pool.plan.sessions / pool.period_s == pytest.approx(4.0, rel=0.051)
 
 
@@ -365,7 +358,7 @@ def test_a_load_without_sessions_is_refused(planner_of: Any):
 
 def test_a_varying_load_is_one_plan(planner_of: Any):
     traffic = planner_of(**trial(max_requests=None)).traffic(Load(rate_per_s=4.0, arrival="diurnal"), 1, "a")
-    assert (traffic.ramp, traffic.tail, traffic.length_s) == (None, None, None)
+    assert isinstance(traffic, VaryingTraffic)
     assert max(planned.offset_s or 0.0 for planned in traffic.window) < 5.0
 
 
