@@ -1,9 +1,9 @@
 """Exit codes: one table for the commands, their ``--help`` and the documentation."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 EXIT_OK, EXIT_USER, EXIT_INVALID, EXIT_INTERRUPTED = 0, 2, 3, 130
-EXIT_REGRESSION, EXIT_CANNOT_TELL, EXIT_DISTURBED = 1, 2, 1
+EXIT_REGRESSION, EXIT_CANNOT_TELL, EXIT_DISTURBED, EXIT_NOT_MET = 1, 2, 1, 1
 """Codes of verdicts, in commands whose table below has them."""
 
 _FAILED = "output that cannot be written, or a failure of Bakeoff itself"
@@ -18,7 +18,12 @@ _MEASURING = {
 OWN_CODES: Mapping[str, Mapping[int, str]] = {
     "demo": _MEASURING,
     "run": _MEASURING,
-    "bench": _MEASURING,
+    "bench": {
+        EXIT_OK: f"{_MEASURING[EXIT_OK]}, and meets --slo",
+        EXIT_NOT_MET: "with --slo: a level does not meet it",
+        EXIT_USER: f"{_MISTAKE}; with --slo: whether a level meets it is open",
+        EXIT_INVALID: f"{_MEASURING[EXIT_INVALID]}; with --slo: {_MISTAKE}",
+    },
     "profile": _MEASURING,
     "search": {
         EXIT_OK: "every engine is known to meet the objectives at some level",
@@ -53,6 +58,8 @@ def exit_codes(command: str) -> Mapping[int, str]:
     return dict(sorted({**own, **_SIGNALS}.items()))
 
 
-def mistake_code(command: str) -> int:
+def mistake_code(command: str, arguments: Sequence[str] = ()) -> int:
     """Exit code for a mistake of the user: a pipeline that tolerates a verdict must not tolerate a typing error."""
+    if command == "bench":
+        return EXIT_INVALID if any(word.startswith("--slo") for word in arguments) else EXIT_USER
     return EXIT_USER if exit_codes(command).get(EXIT_USER) == _MISTAKE else EXIT_INVALID

@@ -42,7 +42,7 @@ def guarded(app: cyclopts.App, arguments: Sequence[str]) -> int:
         The command's exit code, by :mod:`bakeoff.harness.cli.exits`.
     """
     command = " ".join(app.parse_commands(arguments)[0])
-    mistake = mistake_code(command)
+    mistake = mistake_code(command, arguments)
     for words in (" ".join(arguments[:2]), *arguments[:1]):
         if words in RENAMED:
             _complain(f"bakeoff {words} is {RENAMED[words]} now")

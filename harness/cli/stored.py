@@ -76,6 +76,7 @@ def _attributions(run: "Run") -> list[dict[str, Any]]:
 def _summary(run: "Run", page: Path, traces: list[Path]) -> dict[str, Any]:
     import msgspec
 
+    from bakeoff.results.report.objective_table import objective_tables
     from bakeoff.results.report.quality import quality_warnings
     from bakeoff.results.run.address_pages import address_pages
     from bakeoff.results.run.capacity import capacities
@@ -91,6 +92,7 @@ def _summary(run: "Run", page: Path, traces: list[Path]) -> dict[str, Any]:
         "capacities": capacities(run),
         "cells": [msgspec.to_builtins(cell) for cell in run.cells],
         "addresses": {"requests": by_address(run), "pages": address_pages(run)},
+        "objectives": [row for table in objective_tables(run) for row in table.entries()],
         "warnings": quality_warnings(run),
         "invalid": {
             trial.record.id: trial.record.invalidating

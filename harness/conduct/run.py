@@ -95,6 +95,7 @@ def create_run(
         environment=provenance.environment,
         plan=[] if search else experiment.plan(),
         slo=experiment.slo,
+        objectives=experiment.objectives,
         prices={each.name: own for each in experiment.engines if (own := experiment.prices_of(each)).are_stated},
         api_prices=experiment.api_prices,
         classes={each.name: experiment.slo_of_class(each.name) for each in experiment.classes},

@@ -201,6 +201,9 @@ class Experiment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     client: ClientConfig = ClientConfig()
     quality: QualityConfig = QualityConfig()
     slo: Slo = Slo()
+    """Bounds of each request; a file may write them, and those of the trial, as texts such as ``"ttft<500ms"``."""
+    objectives: list[str] = []
+    """Bounds of each trial, such as ``ttft_p90<500ms``."""
     faults: list[Fault] = []
     """Faults that are caused in the window of every trial."""
     prices: Prices = Prices()

@@ -53,6 +53,10 @@ def problem_of_experiment(experiment: Experiment) -> str | None:
         (experiment.client.workers >= 1, "client.workers must be at least 1"),
         (experiment.client.workers <= MAX_WORKERS, f"client.workers must be at most {MAX_WORKERS}"),
         (all(_is_bound(experiment.slo)), "each bound of slo must be a number of seconds above 0"),
+        (
+            experiment.slo != Slo() or not any(text.startswith("attainment") for text in experiment.objectives),
+            "attainment is the share of requests that meet bounds of their own; add one, such as ttft<500ms",
+        ),
         (_is_cluster(experiment.client.ray), "client.ray must be 'auto' or the host:port of a Ray cluster's head"),
         (experiment.client.transport in _TRANSPORTS, f"client.transport must be one of {', '.join(_TRANSPORTS)}"),
         (

@@ -1,5 +1,6 @@
 """Experiments from TOML files, dicts and run folders, checked."""
 
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,10 @@ from bakeoff.harness.experiment.config import CLASSES, Experiment
 from bakeoff.harness.experiment.contradictions import problem_of_experiment
 from bakeoff.harness.experiment.grid import with_grids
 from bakeoff.harness.rules.rule_set import STEADY, with_rules
+from bakeoff.results.errors import NotComparable
 from bakeoff.results.log.store import RunFolder
+from bakeoff.results.metrics.objectives import service_level
+from bakeoff.results.records import Slo
 from bakeoff.workloads import arrival
 from bakeoff.workloads.options import parsed_toml, typed_options
 
@@ -69,6 +73,8 @@ def experiment_from(data: dict[str, Any], owner: str) -> Experiment:
         EngineError, WorkloadError: an engine, a workload or one of their options is unknown.
     """
     plain = with_grids(with_rules(data), owner)
+    if isinstance(texts := data.get("slo"), str | list):
+        plain |= _service_level(texts, owner)
     if data.get("classes"):
         if data.get("rules", STEADY) != STEADY:
             raise BadExperiment(
@@ -93,6 +99,15 @@ def experiment_from(data: dict[str, Any], owner: str) -> Experiment:
     return experiment
 
 
+def _service_level(texts: str | list[str], owner: str) -> dict[str, Any]:
+    """The fields ``slo`` and ``objectives`` of an experiment."""
+    try:
+        requests, trial = service_level(texts)
+    except NotComparable as error:
+        raise BadExperiment(f"{owner}: slo: {error}") from error
+    return {"slo": msgspec.to_builtins(requests), "objectives": [each.text for each in trial]}
+
+
 def _check_arrivals(experiment: Experiment) -> None:
     """Make every arrival process once.
 
@@ -105,6 +120,22 @@ def _check_arrivals(experiment: Experiment) -> None:
     for each in experiment.classes:
         if each.arrival is not None:
             arrival(each.arrival, 1.0, each.arrival_options)
+
+
+def with_slo(experiment: Experiment, texts: str | Sequence[str] | None) -> Experiment:
+    """The experiment with other bounds of requests and trials; None or none of a kind keeps the experiment's.
+
+    Raises:
+        NotComparable: a bound is malformed.
+    """
+    if not texts:
+        return experiment
+    requests, trial = service_level(texts)
+    return msgspec.structs.replace(
+        experiment,
+        slo=experiment.slo if requests == Slo() else requests,
+        objectives=[each.text for each in trial],
+    )
 
 
 def with_client(experiment: Experiment, workers: int | None, ray: str | None) -> Experiment:

@@ -49,6 +49,8 @@ class RunHeader(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     experiment: dict[str, Any]
     environment: dict[str, Any]
     slo: Slo = Slo()
+    objectives: list[str] = []
+    """Bounds of each trial, as written."""
     prices: dict[str, Prices] = {}
     """What each engine costs, by label."""
     api_prices: TokenPrices = TokenPrices()

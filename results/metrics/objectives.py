@@ -1,19 +1,21 @@
-"""Service-level objectives written as text: ``ttft_p99<500ms,itl_p99<30ms,attainment>=0.99``.
+"""Service-level objectives written as text: ``ttft<500ms`` for each request, ``ttft_p99<500ms`` for a trial.
 
-Each bounds one metric of the catalogue. The name may omit the unit suffix of the metric's name; the bound of a time, a
+Names are those of single requests (``ttft``, ``tpot``, ``e2e``, ``first_visible``) or of a metric of the catalogue,
+which has a value for a trial. The name may omit the unit suffix of the metric's name; the bound of a time, a
 size or an energy then needs a unit. Any other bound without a unit is in the metric's unit.
 """
 
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
 
 import msgspec
 
 from bakeoff.results.errors import NotComparable
 from bakeoff.results.metrics import CATALOGUE, Better, Metric, Unit, Value
+from bakeoff.results.records import Slo
 
 
 class Relation(StrEnum):
@@ -113,6 +115,30 @@ def objectives(text: str) -> list[Objective]:
     return [_objective(part) for part in text.split(",")]
 
 
+def service_level(text: str | Iterable[str]) -> tuple[Slo, list[Objective]]:
+    """Parse bounds of each request and of the trial, separated by commas.
+
+    Raises:
+        NotComparable: as :func:`objectives`.
+    """
+    parts = [part for each in ([text] if isinstance(text, str) else text) for part in each.split(",")]
+    of_requests = {name: part for part in parts if (name := _of_requests(part))}
+    bounds = {name: _request_bound(name, part) for name, part in of_requests.items()}
+    return Slo(**bounds), [_objective(part) for part in parts if part not in of_requests.values()]
+
+
+def _of_requests(text: str) -> str | None:
+    """Field of :class:`Slo` that a part bounds; None if it bounds a metric of the trial."""
+    form = _FORM.fullmatch(text)
+    name = f"{form['name'].removesuffix('_s')}_s" if form else ""
+    return name if name in Slo.__struct_fields__ else None
+
+
+def _request_bound(name: str, text: str) -> float:
+    """Seconds; checked as a bound of the metric's median, which has the same unit and direction."""
+    return _bounded(text, CATALOGUE[f"{name.removesuffix('_s')}_p50_s"]).bound
+
+
 def violated(required: Sequence[Objective], metrics: Mapping[str, Value]) -> list[Violation]:
     """Violations of objectives by a trial; empty if it meets them all."""
     return [violation for objective in required if (violation := objective.violation(metrics)) is not None]
@@ -130,7 +156,18 @@ def _objective(text: str) -> Objective:
     form = _FORM.fullmatch(text)
     if form is None:
         raise NotComparable(f"'{text.strip()}' is not an objective; {_EXAMPLE}")
-    metric = metric_named(form["name"])
+    if field := _of_requests(text):
+        name = field.removesuffix("_s")
+        raise NotComparable(
+            f"'{text.strip()}' bounds each request; bound a percentile of the trial, as in {name}_p90, or the share of "
+            "requests that meet it, as in attainment>=99%"
+        )
+    return _bounded(text, metric_named(form["name"]))
+
+
+def _bounded(text: str, metric: Metric) -> Objective:
+    form = _FORM.fullmatch(text)
+    assert form is not None, "its name is known"
     relation = Relation(form["relation"])
     if not form["unit"] and metric.unit in _NEEDS_UNIT and form["name"] != metric.name:
         raise NotComparable(f"'{text.strip()}' has no unit; add one of {', '.join(_UNITS[metric.unit])}")

@@ -18,6 +18,7 @@ from bakeoff.results.report.clients import WITH_ERROR, clients_text, error_of, u
 from bakeoff.results.report.engine_settings import difference_text
 from bakeoff.results.report.foreign_load import foreign_load_text
 from bakeoff.results.report.group_tables import group_table
+from bakeoff.results.report.objective_table import objective_tables
 from bakeoff.results.report.quality import match_of, quality_warnings, unchecked_text
 from bakeoff.results.report.search_lines import print_search
 from bakeoff.results.report.sections.addresses import address_tables
@@ -111,6 +112,7 @@ def print_summary(run: Run, console: Console) -> None:
 
 def _group_tables(run: Run) -> Iterator[Table]:
     """The results of parts of the requests: by class, model, address, within sessions, by agent; and the faults."""
+    yield from objective_tables(run)
     yield from class_tables(run)
     yield from model_tables(run)
     yield from address_tables(run)[:1]

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, Literal
 
 from bakeoff.harness.cli.command import Command, Title, command
+from bakeoff.harness.cli.exits import EXIT_CANNOT_TELL, EXIT_NOT_MET, EXIT_OK
 from bakeoff.harness.cli.measured import exit_code, measured, show_measured
 from bakeoff.harness.cli.options import (
     DEFAULT_OUT,
@@ -45,6 +46,7 @@ def bench(
     concurrency: Numbers | None = None,
     rules: str = "steady",
     history: Literal["recorded", "live", "live-ids"] = "recorded",
+    slo: Texts | None = None,
     duration: float | None = None,
     ramp: float = 5.0,
     repeats: int | None = None,
@@ -110,6 +112,8 @@ def bench(
     history
         Which answers later calls of a conversation hold: the workload's own, or those that the server gave, as text
         (live) or as token ids (live-ids).
+    slo
+        Bound of each request (ttft<500ms) or trial (ttft_p90<500ms), which sets the exit code; repeat for several.
     duration
         Seconds of the measured window. Default: 30, or what the rules say.
     ramp
@@ -125,8 +129,7 @@ def bench(
     reasoning_effort
         How long a reasoning model thinks: none, low, medium, high, …
     extra_body
-        JSON object merged into the body of each request; null leaves a field out:
-        '{"temperature": null, "chat_template_kwargs": {"enable_thinking": false}}'.
+        JSON object merged into the body of each request; null leaves a field out: '{"temperature": null}'.
     header
         Header of each request, as 'NAME: VALUE'; repeat the option for several. {session} and {request} become ids.
         Default: X-Session-ID and X-Request-ID; an empty value leaves one out.
@@ -140,7 +143,7 @@ def bench(
         Repeat each level once while the server, on this machine and started as docs/profile.md says, records its
         requests, and print where the latency comes from.
     max_foreign_share
-        Share of all CPU time that other processes may use before a trial is INVALID; 1 disables the check.
+        Share of the CPU that others may use in a VALID trial.
     workers
         Worker processes of the client.
     ray
@@ -190,6 +193,7 @@ def bench(
         "repeats": default_repeats if repeats is None else repeats,
         "engines": [server] if against is None else [server, server | {"url": against}],
         "request": request,
+        **({"slo": texts(slo)} if slo else {}),
         "workload": {
             "name": selected.name,
             "options": {**selected.options, **({} if scale is None else {"scale": scale})},
@@ -220,11 +224,19 @@ def bench(
     return measured(experiment, out)
 
 
+def _exit_code(run: "Run") -> int:
+    """That of any run; with --slo, whether every engine meets it at every level."""
+    from bakeoff.results.run.objectives import State, state_of
+
+    codes = {State.MET: EXIT_OK, State.NOT_MET: EXIT_NOT_MET, State.OPEN: EXIT_CANNOT_TELL}
+    return exit_code(run) or (codes[state_of(run)] if run.manifest.objectives else EXIT_OK)
+
+
 _PANELS = {
     "Server": "url against balance replica_header engine model tokenizer api_key_env",
     "Traffic": "workload option scale rate arrival concurrency rules history seed",
     "Requests": "temperature top_p reasoning_effort extra_body header stream",
-    "Trials": "duration ramp repeats profile max_foreign_share calibrate workers ray",
+    "Trials": "slo duration ramp repeats profile max_foreign_share calibrate workers ray",
     "Output": "name out dry_run json",
 }
-COMMANDS = [Command("bench", command(bench, show_measured, exit_code), Title.MEASURE, 20, panels=_PANELS)]
+COMMANDS = [Command("bench", command(bench, show_measured, _exit_code), Title.MEASURE, 20, panels=_PANELS)]

@@ -86,17 +86,22 @@ def search(
     from bakeoff.harness.conduct.policies.search_config import search_config, search_warnings, tiers_of
     from bakeoff.harness.conduct.run import capacity_search, create_run, run_into
     from bakeoff.harness.errors import BadExperiment, RunInterrupted
-    from bakeoff.harness.experiment.reading import loaded_experiment, with_client
+    from bakeoff.harness.experiment.reading import loaded_experiment, with_client, with_slo
     from bakeoff.results import load
     from bakeoff.results.log.search import Over
     from bakeoff.results.log.store import earlier_run
 
-    if (slo is None) == (not tier):
-        raise BadExperiment("give either --slo or --tier, such as --slo 'ttft_p90<1s'; see bakeoff search --help")
     loaded = with_client(loaded_experiment(experiment), workers, ray)
+    if not tier:
+        loaded = with_slo(loaded, slo)
+        if slo and not loaded.objectives:
+            raise BadExperiment(f"'{slo}' bounds each request; bound the trial, too, as in {slo},attainment>=99%")
+        slo = ",".join(loaded.objectives)
+    if bool(slo) == bool(tier):
+        raise BadExperiment("give either --slo or --tier, such as --slo 'ttft_p90<1s'; see bakeoff search --help")
     kind = None if over is None else Over.CONCURRENCY if over == "agents" else Over(over)
     config = search_config(
-        loaded, tiers_of(tier or []) if slo is None else slo, over=kind, low=low, high=high, around=around,
+        loaded, slo or tiers_of(tier or []), over=kind, low=low, high=high, around=around,
         resolution=resolution, alpha=alpha, trials=trials, minutes=minutes,
     )  # fmt: skip
     for line in search_warnings(loaded, config):

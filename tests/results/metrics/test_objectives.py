@@ -6,7 +6,8 @@ import pytest
 
 from bakeoff.results.errors import NotComparable
 from bakeoff.results.metrics import Value, absent
-from bakeoff.results.metrics.objectives import Relation, Violation, least_margin, objectives, violated
+from bakeoff.results.metrics.objectives import Relation, Violation, least_margin, objectives, service_level, violated
+from bakeoff.results.records import Slo
 
 
 def test_objectives_of_a_line_in_the_units_of_their_metrics() -> None:
@@ -96,3 +97,29 @@ def test_the_least_margin_is_known_where_every_one_is() -> None:
     assert least_margin(wanted, values) == pytest.approx(math.log(1.5))
     assert least_margin([*wanted, *objectives("attainment>0.9")], values) is None
     assert least_margin(wanted, {**values, "itl_p50_s": absent("no token arrived")}) is None
+
+
+def test_a_name_without_a_statistic_bounds_each_request() -> None:
+    requests, (trial,) = service_level(["ttft<500ms, e2e_s <= 20s", "ttft_p90<1s"])
+    assert requests == Slo(ttft_s=0.5, e2e_s=20.0)
+    assert (trial.metric, trial.bound) == ("ttft_p90_s", 1.0)
+    assert service_level("first_visible<2s,tpot<50ms") == (Slo(first_visible_s=2.0, tpot_s=0.05), [])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("ttft<500", "'ttft<500' has no unit"),
+        ("ttft>500ms", "in the wrong direction"),
+        ("tpot<0ms", "a bound must be above 0"),
+        ("itl<30ms", "unknown metric 'itl'"),
+    ],
+)
+def test_a_malformed_bound_of_requests_is_refused(text: str, message: str) -> None:
+    with pytest.raises(NotComparable, match=message):
+        service_level(text)
+
+
+def test_where_a_trial_is_bounded_a_request_is_not() -> None:
+    with pytest.raises(NotComparable, match="bounds each request; bound a percentile of the trial, as in ttft_p90"):
+        objectives("ttft<500ms")

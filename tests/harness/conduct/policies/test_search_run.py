@@ -122,7 +122,7 @@ def test_an_interval_that_reaches_below_the_range_is_exit_3_and_says_what_to_do(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--slo", "ttft<1s"), "unknown metric 'ttft'"),
+        (("--slo", "ttft<1s"), "'ttft<1s' bounds each request; bound the trial, too, as in ttft<1s,attainment>=99%"),
         (("--slo", "ttft_p50<1s", "--around", "99"), "99 is not between 2 and 16"),
         (("--slo", "ttft_p50<1s", "--over", "rate"), "no load with rate_per_s; give --low and --high, or --around"),
         (("--slo", "output_tokens>10"), "is met at high loads"),

@@ -1,0 +1,14 @@
+"""Whether each engine meets the objectives at each load."""
+
+from bakeoff.results.report.objective_table import objective_tables
+from bakeoff.results.report.section import Section
+
+SECTIONS = (
+    Section(
+        id="objectives",
+        title="Objectives",
+        shows="whether each engine meets the objectives of `--slo` at each load",
+        place=12,
+        tables=objective_tables,
+    ),
+)

@@ -1,0 +1,52 @@
+"""Whether engines meet the objectives of a run: states, the table, the page and the exit code of bench."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from bakeoff.harness.cli.commands import bench
+from bakeoff.harness.experiment.reading import experiment_from
+from bakeoff.harness.virtual import VirtualEngine, VirtualWorld, run_in
+from bakeoff.harness.virtual.runs import virtual_experiment
+from bakeoff.results import Run
+from bakeoff.results.records import Slo
+from bakeoff.results.report import print_summary, render_html
+from bakeoff.results.report.objective_table import objective_tables
+from bakeoff.results.run.objectives import State, kept_objectives, state_of
+from bakeoff.results.show.markdown import markdown
+
+
+def measured(folder: Path, slo: Any, repeats: int = 3) -> Run:
+    """A server whose first token takes about 50 ms, for one and four users."""
+    made = virtual_experiment(["a"], [{"concurrency": 1}, {"concurrency": 4}], repeats=repeats, slo=slo)
+    return run_in(VirtualWorld({"a": VirtualEngine()}), made, folder)
+
+
+def test_bounds_of_requests_and_of_trials_are_told_apart_and_stored(tmp_path: Path):
+    run = measured(tmp_path, ["ttft<20s", "ttft_p50<20s, attainment>=99%"], repeats=1)
+    assert (run.manifest.slo, run.manifest.objectives) == (Slo(ttft_s=20.0), ["ttft_p50<20s", "attainment>=99%"])
+    assert [kept.state for kept in kept_objectives(run)] == [State.MET] * 4
+    again = experiment_from(run.manifest.experiment, "again")
+    assert (again.slo, again.objectives) == (Slo(ttft_s=20.0), ["ttft_p50<20s", "attainment>=99%"])
+
+
+def test_each_load_is_judged_by_its_interval(tmp_path: Path):
+    run = measured(tmp_path, "ttft_p50<20s,ttft_p50<1us,ttft_p99<20s", repeats=2)
+    centre = run.cells[0].intervals["ttft_p50_s"].centre
+    assert [kept.state for kept in kept_objectives(run)][:3] == [State.MET, State.NOT_MET, State.OPEN]
+    assert state_of(run) is State.NOT_MET
+    out = io.StringIO()
+    print_summary(run, Console(file=out, width=120))
+    assert "1 users: not met" in out.getvalue()
+    assert f"{centre * 1e3:.3g}"[:3] in markdown(objective_tables(run)[0])
+    page = render_html(run)
+    assert '<td class="word worse">✗ not met</td>' in page
+    assert "ttft_p50&lt;1us" in page
+
+
+@pytest.mark.parametrize(("slo", "code"), [("ttft_p50<20s", 0), ("ttft_p50<1us", 1), ("ttft_p99<20s", 2), ([], 0)])
+def test_the_exit_code_of_bench_says_whether_it_is_met(tmp_path: Path, slo: Any, code: int):
+    assert bench._exit_code(measured(tmp_path, slo, repeats=1)) == code
