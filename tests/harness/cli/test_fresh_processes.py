@@ -37,7 +37,6 @@ COMMANDS = {
     "history": ("runs --name demo", 2, "the longest series has 1 runs"),
     "import": ("vllm vllm.json", 0, "report: "),
     "lab calibrate": ("--gaps-ms 0", 2, "gap"),
-    "lab clock": ("", 0, " ns"),
     "lab claims": ("list acceptance-70b", 0, "not testable here: both checkpoints, and GPUs that hold them"),
     "lab floor": ("runs/run", 2, ""),
     "lab machine": ("--seconds 0", 2, "seconds"),
