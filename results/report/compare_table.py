@@ -11,7 +11,7 @@ from rich.text import Text
 from bakeoff.results.compare.comparison import EngineComparison
 from bakeoff.results.compare.noise import caveat_text, seen_text
 from bakeoff.results.compare.text import heading, mix_text, work_text
-from bakeoff.results.report.comparisons import comparison_tables
+from bakeoff.results.report.comparisons import comparison_tables, metrics
 from bakeoff.results.report.comparisons.metrics import SIGNS
 from bakeoff.results.report.tallies import tally_text
 from bakeoff.results.show.terminal import drawn
@@ -52,7 +52,8 @@ def _content(compared: EngineComparison, shown: Sequence[Comparison], console: C
     a, b = plain(compared.a), plain(compared.b)
     left_out = [comparison for comparison in compared.comparisons if comparison not in shown]
     in_order = [comparison for comparison in compared.comparisons if comparison in shown]
-    tables = drawn(comparison_tables(msgspec.structs.replace(compared, comparisons=in_order)), console)
+    of_shown = metrics.table(msgspec.structs.replace(compared, comparisons=in_order))
+    tables = drawn([of_shown, *comparison_tables(compared)[1:]], console)  # the others are of the whole comparison
     lines = [
         *(Text(plain(line), "yellow") for line in trial_lines(compared)),
         *([Text(f"{len(left_out)} more lines, {_counts(left_out)}: --all prints them", "bold")] if left_out else []),
