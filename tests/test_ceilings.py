@@ -1,6 +1,6 @@
 """The counter behind the ceilings of the amount of code."""
 
-from tests.ceilings import broken, code_lines, counts, long_functions
+from tests.ceilings import broken, code_lines, counts, fragments, long_functions
 
 MODULE = '''"""A module
 of two lines."""
@@ -34,6 +34,11 @@ def test_a_function_of_more_than_sixty_lines_is_long():
     body = "\n".join(f"    a{number} = 1" for number in range(59))
     assert long_functions(f"def f():\n{body}") == 0
     assert long_functions(f"def f():\n{body}\n    b = 1") == 1
+
+
+def test_descriptions_that_begin_with_a_preposition_are_fragments():
+    args = "    Args:\n        a: of the run.\n        b: the run of a.\n        c: offset in bytes.\n    "
+    assert fragments(f'def f(a, b, c):\n    """Reads.\n\n{args}"""') == 1
 
 
 def test_a_count_above_its_ceiling_is_named():

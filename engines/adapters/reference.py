@@ -120,7 +120,7 @@ def _speculate(speculation: Speculation) -> Setting | Cannot:
 
 
 _QUANTIZATIONS = (
-    "auto", "stored", "none", "int8", "int8-zp", "int4", "int4-zp", "fp8", "fp8-e5m2", "w8a8", "llm-int8", "nf4",
+    "auto", "stored", "none", "int8", "int8-zp", "int4", "int4-zp", "fp8", "w8a8", "llm-int8", "nf4",
     "nf4-double", "mxfp4",
 )  # fmt: skip
 

@@ -4,7 +4,7 @@ from typing import Literal
 
 IntegerName = Literal["int8", "int8-zp", "int4", "int4-zp"]
 """Round to nearest; see `rounding`."""
-MethodName = Literal[IntegerName, "fp8", "fp8-e5m2", "w8a8", "llm-int8", "nf4", "nf4-double", "mxfp4"]
+MethodName = Literal[IntegerName, "fp8", "w8a8", "llm-int8", "nf4", "nf4-double", "mxfp4"]
 """Methods that need only the weight; see `methods`."""
 RoundingName = Literal[IntegerName, "fp8", "llm-int8", "nf4", "nf4-double"]
 """The methods whose matrices a checkpoint can store."""

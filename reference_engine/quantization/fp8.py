@@ -1,7 +1,7 @@
 """FP8 weights (Micikevicius et al., arXiv 2209.05433): scale = max |w| / largest; code = w / scale, the nearest number.
 
-E4M3, largest 448, keeps 3 bits of mantissa; E5M2, largest 57344, keeps 2 and is for storage only. If the device can
-multiply E4M3 numbers, activations become E4M3 too, with a scale for each token; otherwise weights are dequantised.
+Numbers are E4M3: largest 448, 3 bits of mantissa. If the device can multiply them, activations become E4M3 too, with a
+scale for each token; otherwise weights are dequantised.
 """
 
 import dataclasses
@@ -15,7 +15,6 @@ from bakeoff.reference_engine.quantization.matrix import Linear, SlabLinear
 from bakeoff.reference_engine.quantization.row_scales import RowScaledMatrix
 
 E4M3 = torch.float8_e4m3fn
-E5M2 = torch.float8_e5m2
 
 Norm = Callable[[torch.Tensor, torch.Tensor | None, torch.Tensor, float], CodedRows]
 
@@ -25,26 +24,24 @@ _FIRST_CAPABILITY = (8, 9)
 """First CUDA devices that multiply FP8 numbers: Ada and Hopper."""
 
 
-def quantised(weight: torch.Tensor, code_dtype: torch.dtype, *, per_tensor: bool = False) -> "Fp8Matrix":
+def quantised(weight: torch.Tensor, *, per_tensor: bool = False) -> "Fp8Matrix":
     """Quantises a weight [rows, columns].
 
     Args:
         weight: of any floating-point dtype.
-        code_dtype: `E4M3` or `E5M2`.
         per_tensor: one scale for all rows, rather than one for each.
     """
     plain = weight.float()
     largest = plain.abs().amax(1, keepdim=True)
-    codes, scales = _coded(plain, largest.amax().expand_as(largest).contiguous() if per_tensor else largest, code_dtype)
+    codes, scales = _coded(plain, largest.amax().expand_as(largest).contiguous() if per_tensor else largest)
     return Fp8Matrix(codes, scales, weight.dtype)
 
 
-def _coded(numbers: torch.Tensor, largest: torch.Tensor, code_dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+def _coded(numbers: torch.Tensor, largest: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Codes of float32 numbers [rows, columns] whose absolute values reach `largest` [rows, 1], and their scales."""
-    limit = torch.finfo(code_dtype).max
+    limit = torch.finfo(E4M3).max
     scales = (largest / limit).clamp_min_(torch.finfo(torch.float32).tiny)
-    # A quotient may round up past the limit, which E5M2 turns into infinity.
-    return (numbers / scales).clamp_(-limit, limit).to(code_dtype), scales
+    return (numbers / scales).clamp_(-limit, limit).to(E4M3), scales  # a quotient may round up past the limit
 
 
 def has_fp8_products(device: torch.device) -> bool:
@@ -59,8 +56,7 @@ class Fp8Matrix(RowScaledMatrix):
     def has_kernel(self, device: torch.device, dtype: torch.dtype) -> bool:  # noqa: ARG002 (any)
         """See `QuantisedMatrix`."""
         rows, columns = self.shape
-        suits = self.codes.dtype is E4M3 and rows % _TILE == 0 == columns % _TILE
-        return suits and has_fp8_products(device)
+        return rows % _TILE == 0 == columns % _TILE and has_fp8_products(device)
 
     def call_bytes(self, rows: int, device: torch.device, dtype: torch.dtype) -> int:
         """See `QuantisedMatrix`."""
@@ -127,4 +123,4 @@ class Fp8Linear:
 def _row_codes(rows: torch.Tensor) -> CodedRows:
     """See `row_codes.scaled_codes`."""
     numbers = rows.float()
-    return CodedRows(*_coded(numbers, numbers.abs().amax(1, keepdim=True), E4M3))
+    return CodedRows(*_coded(numbers, numbers.abs().amax(1, keepdim=True)))

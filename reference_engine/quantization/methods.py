@@ -53,11 +53,7 @@ METHODS: Mapping[str, Method] = {
     "int8-zp": _of_rows(zero_point),
     "int4": _of_groups(absmax),
     "int4-zp": _of_groups(zero_point),
-    "fp8": Method(
-        functools.partial(fp8.quantised, code_dtype=fp8.E4M3),
-        "FP8 (E4M3), a scale for each output; activations too where the GPU multiplies FP8",
-    ),
-    "fp8-e5m2": Method(functools.partial(fp8.quantised, code_dtype=fp8.E5M2), "FP8 (E5M2), a scale for each output"),
+    "fp8": Method(fp8.quantised, "FP8 (E4M3), a scale for each output; activations too where the GPU multiplies FP8"),
     "w8a8": Method(W8A8Matrix.of, "8 bits, a scale for each output; activations too, a scale for each token"),
     "llm-int8": Method(LlmInt8Matrix.of, "as w8a8, but inputs with activations from 6 up are not rounded"),
     "nf4": Method(nf4.quantised, "4 bits, 16 quantiles of a normal distribution, a scale for each 64 inputs"),

@@ -40,7 +40,7 @@ class Fp8Scheme:
 
     def nearest(self, weight: torch.Tensor) -> fp8.Fp8Matrix:
         """See `Scheme`."""
-        return fp8.quantised(weight, fp8.E4M3, per_tensor=self.per_tensor)
+        return fp8.quantised(weight, per_tensor=self.per_tensor)
 
     def own(self, module: str, matrix: QuantisedMatrix) -> fp8.Fp8Matrix:
         """The matrix, if it has this layout.
@@ -48,7 +48,7 @@ class Fp8Scheme:
         Raises:
             ConfigError: it is not.
         """
-        if not isinstance(matrix, fp8.Fp8Matrix) or matrix.codes.dtype is not fp8.E4M3:
+        if not isinstance(matrix, fp8.Fp8Matrix):
             raise ConfigError(f"{module} is not in FP8 (E4M3); quantise it as the format wants it")
         if self.per_tensor and bool((matrix.scales != matrix.scales[0]).any()):
             raise ConfigError(f"{module} has several scales, and the format keeps one for a tensor; quantise it so")

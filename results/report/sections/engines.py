@@ -102,7 +102,7 @@ SECTIONS = (
             "each engine: what it is, what it was told and what it reports to run with; shared settings side by side, "
             "those that differ first"
         ),
-        place=18,
+        place=19,
         build=lambda run: {
             "engines": engine_cards(run),
             "labels": engines_of(run),

@@ -79,7 +79,7 @@ SECTIONS = (
         id="faults",
         title="Faults",
         shows="of each fault that was caused under load: time until the SLO held again, and requests lost until then",
-        place=16,
+        place=17,
         tables=fault_tables,
     ),
 )

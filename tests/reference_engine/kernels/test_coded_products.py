@@ -75,13 +75,13 @@ def test_fp8_products_read_the_weight_once_for_few_rows(monkeypatch):
     monkeypatch.setattr(fp8, "has_fp8_products", lambda device: True)
     monkeypatch.setattr(fp8, "has_triton", lambda device: True)
     monkeypatch.setattr(small_products, "MAX_ROWS_OF_CODES", 4)
-    matrix = fp8.quantised(torch.randn(64, 512) / 20, fp8.E4M3)
+    matrix = fp8.quantised(torch.randn(64, 512) / 20)
     product, weight = matrix.linear(torch.ones(64)), matrix.dequantised().double()
     for count in (1, 3, 5):
         rows = torch.randn(count, 600)[:, :512]  # parts of longer rows
         rows[-1, ::2] = 0
         codes, scales = row_codes.scaled_codes(rows)
-        coded = fp8.quantised(rows, fp8.E4M3)
+        coded = fp8.quantised(rows)
         assert torch.equal(scales, coded.scales)
         # The interpreter converts to E4M3 by cutting off, and some numbers wrongly; benchmarks/gpu checks all on a GPU.
         assert torch.isclose(codes.float(), coded.codes.float(), rtol=1 / 8, atol=2**-9).float().mean() > 0.95

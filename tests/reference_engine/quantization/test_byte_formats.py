@@ -196,9 +196,8 @@ def test_int8_matrices_of_rows_are_written_for_int8_products():
     ("scheme", "matrix", "message"),
     [
         (Fp8Scheme(), W8A8Matrix.of(torch.ones(2, 64)), r"up_proj is not in FP8 \(E4M3\)"),
-        (Fp8Scheme(), fp8.quantised(torch.ones(2, 64), fp8.E5M2), r"up_proj is not in FP8 \(E4M3\)"),
-        (Fp8Scheme(per_tensor=True), fp8.quantised(torch.eye(2, 64) + torch.ones(2, 1), fp8.E4M3), None),
-        (Fp8Scheme(per_tensor=True), fp8.quantised(torch.rand(2, 64), fp8.E4M3), "has several scales, and the format"),
+        (Fp8Scheme(per_tensor=True), fp8.quantised(torch.eye(2, 64) + torch.ones(2, 1)), None),
+        (Fp8Scheme(per_tensor=True), fp8.quantised(torch.rand(2, 64)), "has several scales, and the format"),
         (Int8Scheme(), absmax(torch.ones(2, 64), 8, 32), "is not of 8 bits with a scale for each output"),
         (Int8Scheme(), zero_point(torch.ones(2, 64), 8, 64), "is not of 8 bits with a scale for each output"),
         (Int8Scheme(), absmax(torch.ones(2, 64), 4, 64), "is not of 8 bits with a scale for each output"),

@@ -62,7 +62,7 @@ def files_of(folder):
         ("int8-zp", lambda weight: zero_point(weight, 8, 64)),
         ("int4", lambda weight: absmax(weight, 4, 32)),
         ("int4-zp", lambda weight: zero_point(weight, 4, 32)),
-        ("fp8", lambda weight: fp8.quantised(weight, fp8.E4M3)),
+        ("fp8", fp8.quantised),
         ("llm-int8", LlmInt8Matrix.of),
         ("nf4", nf4.quantised),
         ("nf4-double", lambda weight: nf4.quantised(weight, nested=True)),
