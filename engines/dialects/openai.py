@@ -23,6 +23,7 @@ from bakeoff.engines.dialects.base import (
 )
 from bakeoff.engines.dialects.fields import EXTENDED, EXTENDED_CHAT, OFFICIAL, OFFICIAL_CHAT, Carriers
 from bakeoff.engines.dialects.messages import chat_messages
+from bakeoff.engines.dialects.plain_chunks import plain_events
 from bakeoff.engines.dialects.sse import DONE, KEEP_ALIVE
 from bakeoff.engines.dialects.usage import stated_usage
 from bakeoff.engines.dialects.values import count, items, mapping, number, text
@@ -97,6 +98,8 @@ class OpenAiDialect:
 
     def events(self, data: bytes) -> list[Event]:
         """Decode one payload; see :class:`~bakeoff.engines.dialects.base.EventReader`."""
+        if (plain := plain_events(data)) is not None:
+            return plain
         if data.startswith(DONE):
             return []
         if len(data) < _LONGEST_NOTHING and data.strip().strip(b'"').lower() in _SAYS_NOTHING:
