@@ -104,7 +104,7 @@ def test_a_block_is_shared_as_far_as_its_segments_are(first: list[Segment], seco
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", sampled(preset_names(), ["agent-tools", "multi-tenant", "offline-batch", "rag"]))
+@pytest.mark.parametrize("name", sampled(preset_names(), ["agent-tools", "rag"]))
 def test_an_outline_has_the_lengths_of_the_written_prompts(
     request: pytest.FixtureRequest, kind: str, name: str
 ) -> None:
@@ -122,7 +122,7 @@ def test_an_outline_has_the_lengths_of_the_written_prompts(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", sampled(preset_names(), ["agent-tools", "multi-tenant", "offline-batch", "rag"]))
+@pytest.mark.parametrize("name", sampled(preset_names(), ["agent-tools", "rag"]))
 def test_an_outline_shares_what_the_written_prompts_share(request: pytest.FixtureRequest, kind: str, name: str) -> None:
     """To within a block for each request, plus the tokens by which the session's prompts became longer than drawn."""
     tokenizer = request.getfixturevalue(kind)

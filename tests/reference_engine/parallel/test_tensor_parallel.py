@@ -34,6 +34,7 @@ from bakeoff.reference_engine.offline import LLM, generate, load_engine
 from bakeoff.reference_engine.parallel import workers
 from bakeoff.reference_engine.parallel.messages import SentBatch, SentSpan, decode_batch, encode_batch
 from tests.reference_engine.models.tiny_families import make_family
+from tests.selection import sampled
 
 GREEDY = SamplingParams(max_tokens=12, temperature=0.0)
 PROMPTS = [[5], [*range(3, 43)], [9, 8, 7, 6]]
@@ -90,7 +91,9 @@ def test_a_batch_travels_whole_and_its_block_tables_as_arrays():
     assert SentSpan.__struct_fields__ == Span.__struct_fields__
 
 
-@pytest.mark.parametrize("family", ["qwen2", "mistral, no window", "gemma3", "deepseek_v2"])
+@pytest.mark.parametrize(
+    "family", sampled(["qwen2", "mistral, no window", "gemma3", "deepseek_v2"], ["qwen2", "deepseek_v2"])
+)
 def test_four_ranks_with_shared_key_value_heads_and_an_uneven_vocabulary(
     tmp_path, save_checkpoint, tiny_config, ranks_as_threads, family
 ):
@@ -163,7 +166,7 @@ def test_steps_overlap_on_every_rank(tiny_engine, ranks_as_threads):
     assert sum(batch.previous is not None for batch in launched) > 8
 
 
-@pytest.mark.parametrize("family", ["mixtral", "deepseek_v2", "gpt_oss"])
+@pytest.mark.parametrize("family", sampled(["mixtral", "deepseek_v2", "gpt_oss"], ["deepseek_v2"]))
 def test_whole_experts_give_the_tokens_of_one_process(tmp_path, save_checkpoint, tiny_config, ranks_as_threads, family):
     path = str(save_checkpoint(tmp_path, make_family(family)))
     engine = load_engine(tiny_config(model=path, tensor_parallel_size=2, expert_parallel=True))
@@ -259,7 +262,7 @@ def test_cores_are_shared(tiny_config):
     assert threads == [3, 1, 1]
 
 
-@pytest.mark.parametrize("form", ["tensor", "pipeline", "context"])
+@pytest.mark.parametrize("form", sampled(["tensor", "pipeline", "context"], ["tensor", "context"]))
 def test_two_processes_answer_as_one_and_end_with_the_model(checkpoint_dir, tiny_engine, form):
     settings = {"dtype": "float32", "num_blocks": 64, "max_num_seqs": 8, "threads": 1, "max_num_batched_tokens": 256}
     prompts = [*PROMPTS, [number % 190 + 3 for number in range(150)]]  # long enough for two processes to share it out

@@ -75,7 +75,7 @@ def test_every_prompt_is_as_long_as_it_says(request: pytest.FixtureRequest, kind
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["small", pytest.param("smollm2", marks=pytest.mark.model)])
-@pytest.mark.parametrize("name", sampled(preset_names(), ["agentic-tools", "chat", "multi-tenant", "rag"]))
+@pytest.mark.parametrize("name", sampled(preset_names(), ["agentic-tools", "chat"]))
 def test_every_completion_is_as_long_as_it_says(request: pytest.FixtureRequest, kind: str, name: str) -> None:
     tokenizer = request.getfixturevalue(kind)
     turns = requests(drawn(made(name, api="completions"), tokenizer, SESSIONS.get(name, 20)))
@@ -161,7 +161,7 @@ def test_a_session_is_written_from_its_number_alone(small: Tokenizer, name: str)
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", WHOLE_WORDS)
-@pytest.mark.parametrize("name", sampled(preset_names(), ["agentic-tools", "chat", "multi-tenant", "rag"]))
+@pytest.mark.parametrize("name", sampled(preset_names(), ["agentic-tools", "chat"]))
 def test_other_words_have_the_same_lengths_times_and_order(
     request: pytest.FixtureRequest, kind: str, name: str
 ) -> None:
