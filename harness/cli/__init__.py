@@ -43,7 +43,7 @@ def make_app(replacing: Iterable[Command] = ()) -> cyclopts.App:
         if found.call is None:
             parent.command(cyclopts.App(help=found.help, group_commands=below, **options))
         else:
-            parent.command(found.in_panels(found.call), **options)
+            parent.command(found.call, **options)
     app.register_install_completion_command(help="Let the shell complete bakeoff's commands and options.")
     for name, command in commands_of(app):
         codes = "; ".join(f"{code} {words}" for code, words in exit_codes(name).items())

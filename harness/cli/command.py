@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from enum import Enum
 from functools import cached_property
-from types import MappingProxyType
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import cyclopts
@@ -39,7 +38,6 @@ class Command(NamedTuple):
         place: among the commands below one title.
         help: of a group; a command has its docstring.
         has_help: whether ``--help`` is the command's own, rather than that of a program to which it hands over.
-        panels: names of parameters, below the titles under which its ``--help`` lists them; of many options only.
     """
 
     name: str
@@ -48,34 +46,37 @@ class Command(NamedTuple):
     place: int = 0
     help: str = ""
     has_help: bool = True
-    panels: Mapping[str, str] = MappingProxyType({})
 
     def order(self) -> tuple[int, int, int]:
         """Sort key: groups before their commands, and the others as ``bakeoff --help`` lists them."""
         return self.name.count(" "), list(Title).index(self.title) if self.title else len(Title), self.place
 
-    def in_panels(self, call: Callable[..., Any]) -> Callable[..., Any]:
-        """The command with its parameters in their panels."""
-        if not self.panels:
-            return call
-        groups = {
-            name: cyclopts.Group(title, sort_key=place)
-            for place, (title, names) in enumerate(self.panels.items())
-            for name in names.split()
-        }
-        signature = inspect.signature(call)
-        parameters = [
-            each.replace(annotation=Annotated[each.annotation, cyclopts.Parameter(group=groups[each.name])])
-            for each in signature.parameters.values()
-        ]
-        setattr(call, "__signature__", signature.replace(parameters=parameters))  # noqa: B010  (pyright)
-        call.__annotations__ |= {each.name: each.annotation for each in parameters}
-        return call
-
     @property
     def flags(self) -> dict[str, Any]:
         """Where ``--help`` goes to another program, options of the application."""
         return {} if self.has_help else {"help_flags": (), "version_flags": ()}
+
+
+def in_panels(call: Callable[..., int], panels: Mapping[str, str]) -> Callable[..., int]:
+    """A command of many options, whose ``--help`` lists them below titles.
+
+    Args:
+        call: the command.
+        panels: names of its parameters, by title.
+    """
+    groups = {
+        name: cyclopts.Group(title, sort_key=place)
+        for place, (title, names) in enumerate(panels.items())
+        for name in names.split()
+    }
+    signature = inspect.signature(call)
+    parameters = [
+        each.replace(annotation=Annotated[each.annotation, cyclopts.Parameter(group=groups[each.name])])
+        for each in signature.parameters.values()
+    ]
+    setattr(call, "__signature__", signature.replace(parameters=parameters))  # noqa: B010  (pyright)
+    call.__annotations__ |= {each.name: each.annotation for each in parameters}
+    return call
 
 
 REHEARSING: ContextVar[bool] = ContextVar("REHEARSING", default=False)

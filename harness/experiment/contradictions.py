@@ -54,8 +54,13 @@ def problem_of_experiment(experiment: Experiment) -> str | None:
         (experiment.client.workers <= MAX_WORKERS, f"client.workers must be at most {MAX_WORKERS}"),
         (all(_is_bound(experiment.slo)), "each bound of slo must be a number of seconds above 0"),
         (
-            experiment.slo != Slo() or not any(text.startswith("attainment") for text in experiment.objectives),
-            "attainment is the share of requests that meet bounds of their own; add one, such as ttft<500ms",
+            experiment.slo != Slo()
+            or not any(text.strip().startswith(("attainment", "goodput")) for text in experiment.objectives),
+            "attainment and goodput are of requests that meet bounds of their own; add one, such as ttft<500ms",
+        ),
+        (
+            experiment.request.stream or experiment.slo in {Slo(), Slo(e2e_s=experiment.slo.e2e_s)},
+            "answers that are not streamed have an e2e alone; bound that, or let them be streamed",
         ),
         (_is_cluster(experiment.client.ray), "client.ray must be 'auto' or the host:port of a Ray cluster's head"),
         (experiment.client.transport in _TRANSPORTS, f"client.transport must be one of {', '.join(_TRANSPORTS)}"),

@@ -61,6 +61,10 @@ def loaded_experiment(source: "str | PathLike[str] | dict[str, Any] | Experiment
     return experiment_from(source, "experiment") if isinstance(source, dict) else load_experiment(Path(source))
 
 
+_EVERY_REQUEST = "attainment>=100%"
+"""The objective of bounds of each request, where no share of them is given."""
+
+
 def experiment_from(data: dict[str, Any], owner: str) -> Experiment:
     """Build and check an experiment from plain data.
 
@@ -99,13 +103,18 @@ def experiment_from(data: dict[str, Any], owner: str) -> Experiment:
     return experiment
 
 
-def _service_level(texts: str | list[str], owner: str) -> dict[str, Any]:
+def _service_level(texts: str | list[Any], owner: str) -> dict[str, Any]:
     """The fields ``slo`` and ``objectives`` of an experiment."""
+    if not all(isinstance(text, str) for text in texts):
+        raise BadExperiment(f'{owner}: slo has bounds that are no text; write each like "ttft<500ms"')
     try:
         requests, trial = service_level(texts)
     except NotComparable as error:
         raise BadExperiment(f"{owner}: slo: {error}") from error
-    return {"slo": msgspec.to_builtins(requests), "objectives": [each.text for each in trial]}
+    required = [each.text for each in trial]
+    if requests != Slo() and not any(each.metric == "attainment" for each in trial):
+        required.append(_EVERY_REQUEST)
+    return {"slo": msgspec.to_builtins(requests), "objectives": required}
 
 
 def _check_arrivals(experiment: Experiment) -> None:

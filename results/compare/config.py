@@ -13,7 +13,7 @@ import msgspec
 from bakeoff.results.errors import NotComparable
 from bakeoff.results.metric import Metric, Role, Unit
 from bakeoff.results.metrics import CATALOGUE, COMPARED, headline
-from bakeoff.results.metrics.catalogue import names_of
+from bakeoff.results.metrics.catalogue import names_of, unknown_metric
 from bakeoff.results.metrics.objectives import metric_named
 from bakeoff.results.records import Load
 from bakeoff.results.statistics.comparison import ALPHA, BAND, default_band, scale_of
@@ -60,7 +60,7 @@ class ComparisonConfig(msgspec.Struct, frozen=True):
         for name in (*(self.metrics or ()), self.primary, *self.bands):
             known = COMPARED if name in self.bands else CATALOGUE
             if name is not None and name not in known:
-                raise NotComparable(f"unknown metric '{name}'; known: {', '.join(known)}")
+                raise NotComparable(unknown_metric(name, known))
         if not 0 < self.alpha < 1:
             raise NotComparable(f"alpha must lie between 0 and 1, not {self.alpha}")
         if self.detect is not None and not 0 < self.detect < 1:

@@ -1,6 +1,7 @@
 """All metrics, collected from the modules that declare them."""
 
-from collections.abc import Container, Iterable
+import difflib
+from collections.abc import Collection, Container, Iterable
 
 from bakeoff.results.errors import NotComparable
 from bakeoff.results.metric import Better, Metric, Role, Unit
@@ -64,13 +65,25 @@ def require_known(names: Iterable[str]) -> list[str]:
     """
     chosen = list(names)
     if unknown := [name for name in chosen if name not in CATALOGUE]:
-        raise NotComparable(f"unknown metric '{unknown[0]}'; known: {', '.join(CATALOGUE)}")
+        raise NotComparable(unknown_metric(unknown[0], CATALOGUE))
     return chosen
+
+
+def unknown_metric(name: str, known: Collection[str]) -> str:
+    """``unknown metric 'itl'; did you mean itl_p50_s or itl_p90_s?``: the names that are near, or where all stand."""
+    if len(known) <= _FEW:
+        return f"unknown metric '{name}'; known: {', '.join(known)}"
+    begun = [other for other in known if other.startswith(f"{name.lower()}_")]
+    near = (begun or difflib.get_close_matches(name.lower(), known, n=3, cutoff=0.5))[:3]
+    hint = f"did you mean {' or '.join(near)}?" if near else "docs/definitions.md lists all"
+    return f"unknown metric '{name}'; {hint}"
 
 
 HEADLINE = names_of(Role.HEADLINE)
 """Columns of the summary table of a run without a GPU, and the metrics compared by default."""
 
+_FEW = 5
+"""Names up to which a message lists all."""
 _OF_TOKENS = frozenset({"ttft_p50_s", "itl_p50_s", "tpot_p50_s"})
 _WHOLE = ("e2e_p50_s", "prompt_tokens_per_s")
 """Columns that streamed answers have, and those of answers that come as a whole instead."""

@@ -15,6 +15,7 @@ import msgspec
 
 from bakeoff.results.errors import NotComparable
 from bakeoff.results.metrics import CATALOGUE, Better, Metric, Unit, Value
+from bakeoff.results.metrics.catalogue import unknown_metric
 from bakeoff.results.records import Slo
 
 
@@ -121,10 +122,18 @@ def service_level(text: str | Iterable[str]) -> tuple[Slo, list[Objective]]:
     Raises:
         NotComparable: as :func:`objectives`.
     """
-    parts = [part for each in ([text] if isinstance(text, str) else text) for part in each.split(",")]
-    of_requests = {name: part for part in parts if (name := _of_requests(part))}
-    bounds = {name: _request_bound(name, part) for name, part in of_requests.items()}
-    return Slo(**bounds), [_objective(part) for part in parts if part not in of_requests.values()]
+    parts = [part for each in ([text] if isinstance(text, str) else text) for part in each.split(",") if part.strip()]
+    bounds: dict[str, float] = {}
+    trial: list[Objective] = []
+    for part in parts:
+        name = _of_requests(part)
+        if name is None:
+            trial.append(_objective(part))
+        elif name in bounds:
+            raise NotComparable(f"'{part.strip()}' bounds {name.removesuffix('_s')} a second time; give one bound")
+        else:
+            bounds[name] = _request_bound(name, part)
+    return Slo(**bounds), trial
 
 
 def _of_requests(text: str) -> str | None:
@@ -178,11 +187,11 @@ def _bounded(text: str, metric: Metric) -> Objective:
     if metric.unit is Unit.SHARE and bound > 1:
         raise NotComparable(f"'{text.strip()}' bounds a share by more than 1; write {metric.name}>=99%")
     if bound < 0 or (bound == 0 and metric.unit in _PROPORTIONAL):
-        raise NotComparable(f"'{text.strip()}' bounds {metric.name} by {form['number']}; a bound must be above 0")
+        raise NotComparable(f"'{text.strip()}' bounds {form['name']} by {form['number']}; a bound must be above 0")
     upper = relation in {Relation.BELOW, Relation.AT_MOST}
     if upper != (metric.better is Better.LOWER):
         raise NotComparable(
-            f"'{text.strip()}' bounds {metric.name} in the wrong direction: {metric.better.value} is better"
+            f"'{text.strip()}' bounds {form['name']} in the wrong direction: {metric.better.value} is better"
         )
     return Objective(metric.name, relation, bound, text.strip())
 
@@ -199,7 +208,7 @@ def metric_named(name: str, known: Mapping[str, Metric] = CATALOGUE) -> Metric:
     """
     metric = next((known[name + suffix] for suffix in _SUFFIXES if name + suffix in known), None)
     if metric is None:
-        raise NotComparable(f"unknown metric '{name}'; known: {', '.join(known)}")
+        raise NotComparable(unknown_metric(name, known))
     return metric
 
 

@@ -2,6 +2,8 @@
 
 from itertools import groupby
 
+from msgspec.structs import asdict
+
 from bakeoff.results.metrics import CATALOGUE
 from bakeoff.results.run.levels import Level
 from bakeoff.results.run.objectives import Kept, State, kept_objectives, worst
@@ -16,7 +18,7 @@ _COLUMNS = [
     Column("engine", Kind.NAME),
     Column("objective", Kind.NAME),
     Column("value"),
-    Column("", Kind.NAME),
+    Column("verdict", Kind.NAME),
     Column("why", Kind.REASON),
 ]
 
@@ -29,7 +31,7 @@ def objective_tables(run: Run) -> list[Table]:
             Cell(one.level.title),
             Cell(one.cell.engine),
             Cell(one.objective.text),
-            Cell(*interval_parts(CATALOGUE[one.objective.metric], one.interval)),
+            Cell(*interval_parts(CATALOGUE[one.objective.metric], one.interval), value=one.interval),
             Cell(_MARKS[one.state], tone=_TONES[one.state], value=one.state),
             Cell(_why(one)),
         ]
@@ -40,6 +42,11 @@ def objective_tables(run: Run) -> list[Table]:
         f"{_load_text(level, cell.engine, alone=len(level.cells) == 1)}: {worst([one.state for one in members]).value}"
         for (level, cell), members in cells
     ]
+    bounds = ", ".join(
+        f"{name.removesuffix('_s')}<{bound:g}s" for name, bound in asdict(run.manifest.slo).items() if bound
+    )
+    if bounds:
+        notes.insert(0, f"attainment: the share of requests with {bounds}")
     return [Table("Objectives", _COLUMNS, rows, "Objectives", notes=notes)] if rows else []
 
 
@@ -53,5 +60,6 @@ def _why(one: Kept) -> str:
 
 def _load_text(level: Level, engine: str, *, alone: bool) -> str:
     """``8 users``; with the engine's name where there are several."""
-    load = f"{level.load.concurrency} users" if level.load.concurrency is not None else level.title
+    users = level.load.concurrency
+    load = level.title if users is None else f"{users} user{'' if users == 1 else 's'}"
     return load if alone else f"{load}, {engine}"

@@ -8,6 +8,8 @@ compared only if both did the same work.
 A run that was made to profile engines, rather than to compare them, has their bottlenecks instead.
 """
 
+import shlex
+
 import msgspec
 
 from bakeoff.results.compare.comparison import EngineComparison, compare_sides
@@ -55,7 +57,8 @@ def verdict(run: Run) -> VerdictLine:
     lacks = run.unfinished or any(findings and is_of_surroundings(findings) for findings in invalidating)
     if line.decided or line.is_figure or not lacks or run.search is not None or run.status is RunStatus.RUNNING:
         return line
-    again = f"bakeoff run {run.path} --resume {run.path} --out {run.path.parent}"
+    path, parent = shlex.quote(str(run.path)), shlex.quote(str(run.path.parent))
+    again = f"bakeoff run {path} --resume {path} --out {parent}"
     return msgspec.structs.replace(line, remedy=f"{again} measures what is missing.")
 
 

@@ -8,6 +8,8 @@ from typing import Any
 import msgspec
 from markupsafe import Markup
 
+from bakeoff.results.text.format import ABSENT
+
 Texts = Iterable[Sequence[str]]
 """Rows of texts."""
 
@@ -132,10 +134,12 @@ class Table(msgspec.Struct, frozen=True):
     def entries(self) -> list[dict[str, Any]]:
         """The rows for programs: values, else texts, by the headings of their columns."""
         shown = [(number, self.columns[number].heading) for number in self.shown(*TEXTS)]
-        return [
-            {heading: row[number].text if row[number].value is None else row[number].value for number, heading in shown}
-            for row in self.rows
-        ]
+        return [{heading: _plain(row[number]) for number, heading in shown} for row in self.rows]
+
+
+def _plain(cell: Cell) -> Any:  # noqa: ANN401  (any JSON value)
+    """What programs read of a cell; None for the mark of absence."""
+    return cell.value if cell.value is not None else None if cell.text == ABSENT else cell.text
 
 
 def names(*titles: str) -> list[Column]:

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Literal
 
-from bakeoff.harness.cli.command import Command, Title, command
+from bakeoff.harness.cli.command import Command, Title, command, in_panels
 from bakeoff.harness.cli.exits import EXIT_CANNOT_TELL, EXIT_NOT_MET, EXIT_OK
 from bakeoff.harness.cli.measured import exit_code, measured, show_measured
 from bakeoff.harness.cli.options import (
@@ -239,4 +239,4 @@ _PANELS = {
     "Trials": "slo duration ramp repeats profile max_foreign_share calibrate workers ray",
     "Output": "name out dry_run json",
 }
-COMMANDS = [Command("bench", command(bench, show_measured, _exit_code), Title.MEASURE, 20, panels=_PANELS)]
+COMMANDS = [Command("bench", in_panels(command(bench, show_measured, _exit_code), _PANELS), Title.MEASURE, 20)]

@@ -64,8 +64,8 @@ def compare(
     if not (len(runs) == 2 if candidates is None else runs and candidates):
         raise NotComparable("compare takes two runs, A and B, or several: A1 A2 A3 --with B1 B2")
     if parts:
-        if len(runs) != 2:
-            raise NotComparable("--parts takes two profiled runs, A and B")
+        if len(runs) != 2 or candidates is not None or metric or primary or band:
+            raise NotComparable("--parts takes two profiled runs, A and B, and no option of the comparison")
         return _differences(*runs)
     a, b = (runs[:1], runs[1:]) if candidates is None else (runs, texts(candidates))
     of_a, of_b = (together([select(text) for text in side]) for side in (a, b))

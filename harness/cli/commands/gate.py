@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import cyclopts
 
-from bakeoff.harness.cli.command import Command, Title, command
+from bakeoff.harness.cli.command import Command, Title, command, in_panels
 from bakeoff.harness.cli.exits import EXIT_CANNOT_TELL, EXIT_INVALID, EXIT_OK, EXIT_REGRESSION
 from bakeoff.harness.cli.options import DEFAULT_OUT, Bands, EveryMetric, Json, Metrics, Out, Source, Texts, texts
 from bakeoff.harness.cli.output import print_line, print_result
@@ -225,4 +225,4 @@ _PANELS = {
     "Verdict": "metric primary alpha detect start_noise band",
     "Output": "out markdown junit github every_metric json",
 }
-COMMANDS = [Command("gate", command(gate, _show, _exit_code), Title.LOOK, 30, panels=_PANELS)]
+COMMANDS = [Command("gate", in_panels(command(gate, _show, _exit_code), _PANELS), Title.LOOK, 30)]

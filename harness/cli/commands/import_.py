@@ -9,7 +9,7 @@ from bakeoff.harness.cli.options import DEFAULT_OUT, Json, Out
 
 
 def import_(
-    tool: Literal["vllm", "aiperf", "guidellm"], file: Path, *, out: Out = DEFAULT_OUT, json: Json = False
+    tool: Literal["vllm", "aiperf", "guidellm"], file: Path, /, *, out: Out = DEFAULT_OUT, json: Json = False
 ) -> int:
     """Import another tool's results.
 

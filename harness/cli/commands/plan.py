@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import cyclopts
 
-from bakeoff.harness.cli.command import Command, Title, command
+from bakeoff.harness.cli.command import Command, Title, command, in_panels
 from bakeoff.harness.cli.options import File, Files, Json, Texts, WorkloadOptions, files, texts
 
 if TYPE_CHECKING:
@@ -184,4 +184,4 @@ _PANELS = {
     "Engine": "engine sequences step_tokens from_run",
     "Objectives and output": "slo out json",
 }
-COMMANDS = [Command("plan", command(plan, _show), Title.PREPARE, 20, panels=_PANELS)]
+COMMANDS = [Command("plan", in_panels(command(plan, _show), _PANELS), Title.PREPARE, 20)]

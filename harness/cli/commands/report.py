@@ -1,6 +1,6 @@
 """The command ``bakeoff report``: a run, or one of its sections."""
 
-from pathlib import Path
+import shlex
 from typing import Annotated, Literal
 
 import cyclopts
@@ -49,8 +49,7 @@ def report(
     api_price
         Of cost: what an API bills for the same tokens: input=2.5, cached=0.25, output=10; repeat for several.
     metric
-        Of grid: metric to rank settings by and to show effects on; repeat the option for effects on several. Default:
-        goodput with an SLO, else output tokens/s; and effects on the median TTFT and TPOT, too.
+        Of grid: metric to rank settings by and to show effects on; repeat for several. Default: goodput, else output.
     as_
         Of views: show every metric of one tool (vllm, aiperf, guidellm, sglang, genai-bench, inference-perf or
         mlperf). Default: the main metrics of all tools side by side.
@@ -62,7 +61,7 @@ def report(
     known = {
         module.SECTION.name: module.SECTION for module in declared(sections.__name__, sections.__path__, "SECTION")
     }
-    section = known.get(words[-1]) if words and not Path(words[-1]).exists() else None
+    section = known.get(words[-1]) if len(words) > 1 else None
     given = {"price": price, "api_price": api_price, "metric": metric, "as_": as_}
     options = {name: value for name, value in given.items() if value is not None}
     runs = list(words) if section is None else list(words[:-1])
@@ -70,10 +69,14 @@ def report(
     if foreign := [name for name in options if name not in takes]:
         of = next(each.name for each in known.values() if foreign[0] in each.options)
         option = f"--{foreign[0].strip('_').replace('_', '-')}"
-        raise BadExperiment(f"{option} belongs to a section; write bakeoff report {runs[0] if runs else 'RUN'} {of}")
-    if not runs or (len(runs) > 1 and not (section and section.takes_several)):
-        names = ", ".join(known)
-        raise BadExperiment(f"report takes a run folder, such as one under runs/, and a section ({names}), if any")
+        raise BadExperiment(
+            f"{option} belongs to a section; write bakeoff report {shlex.quote(runs[0]) if runs else 'RUN'} {of}"
+        )
+    if not runs:
+        raise BadExperiment("report takes a run folder, such as one under runs/")
+    if len(runs) > 1 and not (section and section.takes_several):
+        what = f"{section.name} takes one run" if section else f"'{runs[-1]}' is no section ({', '.join(known)})"
+        raise BadExperiment(f"{what}; give each run a command of its own")
     if section is None:
         show(read(runs[0]), json=json)
     else:

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import cyclopts
 
-from bakeoff.harness.cli.command import Command, Title, command
+from bakeoff.harness.cli.command import Command, Title, command, in_panels
 from bakeoff.harness.cli.exits import EXIT_INVALID, EXIT_OK
-from bakeoff.harness.cli.options import DEFAULT_OUT, Json, Out, Ray, Source, Workers
+from bakeoff.harness.cli.options import DEFAULT_OUT, Json, Out, Ray, Source, Texts, Workers, texts
 from bakeoff.harness.cli.output import print_line, print_notice, standard_output
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ Tiers = Annotated[list[str] | None, cyclopts.Parameter(name="--tier", negative="
 def search(
     experiment: Source,
     *,
-    slo: str | None = None,
+    slo: Texts | None = None,
     tier: Tiers = None,
     over: Literal["rate", "concurrency", "agents"] | None = None,
     low: float | None = None,
@@ -52,7 +52,8 @@ def search(
     experiment
         TOML file; its loads bound the range and give the arrival process.
     slo
-        Objectives of every trial, such as 'ttft_p99<500ms,itl_p99<30ms'.
+        Bounds of each request (ttft<500ms) and of every trial (ttft_p99<500ms, attainment>=99%), with commas or by
+        repeating the option. Default: those of the file.
     tier
         Name and objectives, such as 'fast=interactivity_p90>60,ttft_p90<1s', instead of --slo; repeat it for several
         answers in one run, whose trials count for every tier.
@@ -92,16 +93,17 @@ def search(
     from bakeoff.results.log.store import earlier_run
 
     loaded = with_client(loaded_experiment(experiment), workers, ray)
+    wanted = ",".join(texts(slo))
     if not tier:
-        loaded = with_slo(loaded, slo)
-        if slo and not loaded.objectives:
-            raise BadExperiment(f"'{slo}' bounds each request; bound the trial, too, as in {slo},attainment>=99%")
-        slo = ",".join(loaded.objectives)
-    if bool(slo) == bool(tier):
+        loaded = with_slo(loaded, wanted)
+        if wanted and not loaded.objectives:
+            raise BadExperiment(f"'{wanted}' bounds each request; bound the trial, too, as in {wanted},attainment>=99%")
+        wanted = ",".join(loaded.objectives)
+    if bool(wanted) == bool(tier):
         raise BadExperiment("give either --slo or --tier, such as --slo 'ttft_p90<1s'; see bakeoff search --help")
     kind = None if over is None else Over.CONCURRENCY if over == "agents" else Over(over)
     config = search_config(
-        loaded, slo or tiers_of(tier or []), over=kind, low=low, high=high, around=around,
+        loaded, wanted or tiers_of(tier or []), over=kind, low=low, high=high, around=around,
         resolution=resolution, alpha=alpha, trials=trials, minutes=minutes,
     )  # fmt: skip
     for line in search_warnings(loaded, config):
@@ -168,4 +170,4 @@ _PANELS = {
     "Trials": "trials minutes resume workers ray",
     "Output": "out json",
 }
-COMMANDS = [Command("search", command(search, _show, _exit_code), Title.MEASURE, 40, panels=_PANELS)]
+COMMANDS = [Command("search", in_panels(command(search, _show, _exit_code), _PANELS), Title.MEASURE, 40)]

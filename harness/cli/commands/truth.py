@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import cyclopts
 
-from bakeoff.harness.cli.command import Command
+from bakeoff.harness.cli.command import Command, in_panels
 from bakeoff.harness.cli.exits import EXIT_OK
 
 if TYPE_CHECKING:
@@ -303,4 +303,4 @@ _PANELS = {
     "Streams": "role_chunk finish_chunk comments crlf write_bytes multibyte usage done token_ids kinds hidden_tokens",
     "Faults": "fault",
 }
-COMMANDS = [Command("lab truth", serve_truth, panels=_PANELS)]
+COMMANDS = [Command("lab truth", in_panels(serve_truth, _PANELS))]

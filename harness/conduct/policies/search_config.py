@@ -138,7 +138,7 @@ def _check_objectives(slo: Sequence[Objective], experiment: Experiment) -> None:
             text = f"'{objective.text}' is met at high loads, not at low ones"
             raise BadExperiment(f"{text}; bound a latency, interactivity or attainment")
         if objective.metric == "attainment" and experiment.slo == Slo():
-            raise BadExperiment("attainment needs bounds for each request; set [slo] in the experiment")
+            raise BadExperiment("attainment is of requests that meet bounds of their own; add one, such as ttft<500ms")
 
 
 def _check_numbers(*, resolution: float, alpha: float, trials: int, minutes: float | None) -> None:

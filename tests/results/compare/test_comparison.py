@@ -102,7 +102,7 @@ def test_in_an_open_loop_the_schedule_sets_the_rates(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"metrics": ("ttft",)}, "unknown metric 'ttft'; known: ttft_p50_s"),
+        ({"metrics": ("ttft",)}, "unknown metric 'ttft'; did you mean ttft_p50_s"),
         ({"primary": "ttft"}, "unknown metric 'ttft'"),
         ({"alpha": 0.0}, "alpha must lie between 0 and 1, not 0.0"),
         ({"band": 1.0}, "band must lie between 0 and 1, not 1.0"),

@@ -69,9 +69,9 @@ def test_what_is_missed_comes_with_its_value() -> None:
         ("ttft_p99<300", "'ttft_p99<300' has no unit; add one of s, ms, us, µs"),
         ("failures<1s", "'s' is not a unit of failures; it has no unit"),
         ("attainment>=99", "'attainment>=99' bounds a share by more than 1; write attainment>=99%"),
-        ("ttft_p99>1s", "'ttft_p99>1s' bounds ttft_p99_s in the wrong direction: lower is better"),
+        ("ttft_p99>1s", "'ttft_p99>1s' bounds ttft_p99 in the wrong direction: lower is better"),
         ("goodput<1", "higher is better"),
-        ("ttft_p90<-1ms", "'ttft_p90<-1ms' bounds ttft_p90_s by -1; a bound must be above 0"),
+        ("ttft_p90<-1ms", "'ttft_p90<-1ms' bounds ttft_p90 by -1; a bound must be above 0"),
         ("ttft_p99<1.2.3s", "'1.2.3' in 'ttft_p99<1.2.3s' is not a number"),
     ],
 )

@@ -93,7 +93,7 @@ def test_a_guess_is_a_number_for_all_or_an_earlier_search_for_those_it_had(tmp_p
     [
         ("output_tokens>100", {}, "is met at high loads, not at low ones"),
         ("sessions_per_hour>100", {}, "is met at high loads, not at low ones"),
-        ("attainment>=0.9", {}, r"set \[slo\] in the experiment"),
+        ("attainment>=0.9", {}, r"of requests that meet bounds of their own"),
         (SLO, {"low": 50.0}, "the range from 50 to 30 is empty; give --low and --high"),
         (SLO, {"high": float("inf")}, "the range from 4 to inf is empty"),
         (SLO, {"low": -1.0}, "the range from -1 to 30 is empty"),
