@@ -51,16 +51,14 @@ def report(
     metric
         Of grid: metric to rank settings by and to show effects on; repeat for several. Default: goodput, else output.
     as_
-        Of views: show every metric of one tool (vllm, aiperf, guidellm, sglang, genai-bench, inference-perf or
-        mlperf). Default: the main metrics of all tools side by side.
+        Of views: show every metric of one tool. Default: the main metrics of all tools side by side.
     json
         Print the figures as JSON.
     """
     from bakeoff.harness.errors import BadExperiment
 
-    known = {
-        module.SECTION.name: module.SECTION for module in declared(sections.__name__, sections.__path__, "SECTION")
-    }
+    modules = declared(sections.__name__, sections.__path__, "SECTION")
+    known = {module.SECTION.name: module.SECTION for module in modules}
     section = known.get(words[-1]) if len(words) > 1 else None
     given = {"price": price, "api_price": api_price, "metric": metric, "as_": as_}
     options = {name: value for name, value in given.items() if value is not None}
@@ -69,9 +67,8 @@ def report(
     if foreign := [name for name in options if name not in takes]:
         of = next(each.name for each in known.values() if foreign[0] in each.options)
         option = f"--{foreign[0].strip('_').replace('_', '-')}"
-        raise BadExperiment(
-            f"{option} belongs to a section; write bakeoff report {shlex.quote(runs[0]) if runs else 'RUN'} {of}"
-        )
+        run = shlex.quote(runs[0]) if runs else "RUN"
+        raise BadExperiment(f"{option} belongs to a section; write bakeoff report {run} {of}")
     if not runs:
         raise BadExperiment("report takes a run folder, such as one under runs/")
     if len(runs) > 1 and not (section and section.takes_several):
