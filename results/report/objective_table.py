@@ -45,7 +45,7 @@ def objective_tables(run: Run) -> list[Table]:
     bounds = ", ".join(
         f"{name.removesuffix('_s')}<{bound:g}s" for name, bound in asdict(run.manifest.slo).items() if bound
     )
-    if bounds:
+    if bounds and any(one.objective.metric == "attainment" for one in kept):
         notes.insert(0, f"attainment: the share of requests with {bounds}")
     return [Table("Objectives", _COLUMNS, rows, "Objectives", notes=notes)] if rows else []
 

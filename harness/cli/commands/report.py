@@ -63,8 +63,7 @@ def report(
     given = {"price": price, "api_price": api_price, "metric": metric, "as_": as_}
     options = {name: value for name, value in given.items() if value is not None}
     runs = list(words) if section is None else list(words[:-1])
-    takes = () if section is None else section.options
-    if foreign := [name for name in options if name not in takes]:
+    if foreign := [name for name in options if section is None or name not in section.options]:
         of = next(each.name for each in known.values() if foreign[0] in each.options)
         option = f"--{foreign[0].strip('_').replace('_', '-')}"
         run = shlex.quote(runs[0]) if runs else "RUN"

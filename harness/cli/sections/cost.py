@@ -36,7 +36,8 @@ def cost(*runs: str, price: Prices | None = None, api_price: Prices | None = Non
     from bakeoff.results.prices import prices_from, token_prices_from
     from bakeoff.results.run.cost import costs
 
-    return costs([with_notice(run) for run in runs], prices_from(price), token_prices_from(api_price))
+    by_folder = {run.path.resolve(): run for run in map(with_notice, runs)}
+    return costs(list(by_folder.values()), prices_from(price), token_prices_from(api_price))
 
 
 def _print(runs: "Sequence[str]", options: "Mapping[str, Any]", json: bool) -> None:
