@@ -75,10 +75,11 @@ def _converted(given: str | Sequence[str] | Mapping[str, float] | None, into: ty
         if field in values:
             raise BadPrice(f"{name} is stated twice; state it once")
         values[field] = value
-    try:
-        return msgspec.convert(values, into, strict=False)
-    except msgspec.ValidationError as error:
-        raise BadPrice(f"a price is wrong: {error}") from error
+        try:
+            msgspec.convert({field: value}, into, strict=False)
+        except msgspec.ValidationError as error:
+            raise BadPrice(f"{name}={value} is no price; write a number, such as {name}=2") from error
+    return msgspec.convert(values, into, strict=False)
 
 
 def _pairs(given: str | Sequence[str] | Mapping[str, float] | None) -> Iterator[tuple[str, object]]:

@@ -37,10 +37,9 @@ def objective_tables(run: Run) -> list[Table]:
         ]
         for one in kept
     ]
-    cells = groupby(kept, lambda one: (one.level, one.cell))
     notes = [
         f"{_load_text(level, cell.engine, alone=len(level.cells) == 1)}: {worst([one.state for one in members]).value}"
-        for (level, cell), members in cells
+        for (level, cell), members in groupby(kept, lambda one: (one.level, one.cell))
     ]
     bounds = ", ".join(
         f"{name.removesuffix('_s')}<{bound:g}s" for name, bound in asdict(run.manifest.slo).items() if bound
