@@ -17,6 +17,8 @@ from bakeoff.harness.experiment.faults import (
     problem_of_starts,
 )
 from bakeoff.harness.rules.rule_set import Start
+from bakeoff.results.errors import NotComparable
+from bakeoff.results.metrics.objectives import missing_bounds, objectives
 from bakeoff.results.records import Cache, Load, Slo
 from bakeoff.workloads import VARYING_ARRIVALS
 
@@ -32,7 +34,7 @@ def problem_of_experiment(experiment: Experiment) -> str | None:
     for load in experiment.loads:
         if problem := _load_problem(load) or _plan_problem(load, experiment.trial):
             return problem
-    if problem := _rules_problem(experiment) or _faults_problem(experiment):
+    if problem := _rules_problem(experiment) or _faults_problem(experiment) or _slo_problem(experiment):
         return problem
     labels = [engine.name for engine in experiment.engines]
     levels = [load.label for load in experiment.loads]
@@ -53,15 +55,6 @@ def problem_of_experiment(experiment: Experiment) -> str | None:
         (experiment.client.workers >= 1, "client.workers must be at least 1"),
         (experiment.client.workers <= MAX_WORKERS, f"client.workers must be at most {MAX_WORKERS}"),
         (all(_is_bound(experiment.slo)), "each bound of slo must be a number of seconds above 0"),
-        (
-            experiment.slo != Slo()
-            or not any(text.strip().startswith(("attainment", "goodput")) for text in experiment.objectives),
-            "attainment and goodput are of requests that meet bounds of their own; add one, such as ttft<500ms",
-        ),
-        (
-            experiment.request.stream or experiment.slo in {Slo(), Slo(e2e_s=experiment.slo.e2e_s)},
-            "answers that are not streamed have an e2e alone; bound that, or let them be streamed",
-        ),
         (_is_cluster(experiment.client.ray), "client.ray must be 'auto' or the host:port of a Ray cluster's head"),
         (experiment.client.transport in _TRANSPORTS, f"client.transport must be one of {', '.join(_TRANSPORTS)}"),
         (
@@ -127,6 +120,17 @@ def problem_of_experiment(experiment: Experiment) -> str | None:
         (experiment.profile or not experiment.kernels, "kernels belong to profiled trials; set profile = true"),
     )
     return next((problem for is_ok, problem in checks if not is_ok), None)
+
+
+def _slo_problem(experiment: Experiment) -> str | None:
+    """What is wrong with the bounds of requests and trials."""
+    if not experiment.request.stream and experiment.slo not in {Slo(), Slo(e2e_s=experiment.slo.e2e_s)}:
+        return "answers that are not streamed have an e2e alone; bound that, or let them be streamed"
+    try:
+        required = [each for text in experiment.objectives for each in objectives(text)]
+    except NotComparable as error:
+        return f"objectives: {error}"
+    return missing_bounds(experiment.slo, required)
 
 
 def _is_bound(slo: Slo) -> Iterator[bool]:

@@ -132,7 +132,7 @@ def _check_arrivals(experiment: Experiment) -> None:
 
 
 def with_slo(experiment: Experiment, texts: str | Sequence[str] | None) -> Experiment:
-    """The experiment with other bounds of requests and trials; None or none of a kind keeps the experiment's.
+    """The experiment with other objectives, and with other bounds of requests if there are any; empty keeps both.
 
     Raises:
         NotComparable: a bound is malformed.

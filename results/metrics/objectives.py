@@ -49,6 +49,8 @@ _NEEDS_UNIT = {Unit.SECONDS, Unit.BYTES, Unit.JOULES}
 """Units of metrics whose bound could be meant in another unit: 300 is more often meant in ms than in s."""
 _FORM = re.compile(r"\s*(?P<name>\w+)\s*(?P<relation><=|>=|<|>)\s*(?P<number>[-+.\deE]*\d\.?)\s*(?P<unit>\S*)\s*")
 _SUFFIXES = ("", "_s", "_per_s", "_bytes", "_j")
+_OF_MET_REQUESTS = frozenset({"attainment", "goodput_per_s"})
+"""Metrics of the requests that meet bounds of their own."""
 _EXAMPLE = "write it like ttft_p99<500ms"
 
 
@@ -113,7 +115,7 @@ def objectives(text: str) -> list[Objective]:
         NotComparable: an objective is malformed, names an unknown metric or unit, or bounds a metric in the direction
             of improvement, or the unit of a bound is not known.
     """
-    return [_objective(part) for part in text.split(",")]
+    return [_objective(_form(part)) for part in text.split(",")]
 
 
 def service_level(text: str | Iterable[str]) -> tuple[Slo, list[Objective]]:
@@ -125,27 +127,22 @@ def service_level(text: str | Iterable[str]) -> tuple[Slo, list[Objective]]:
     parts = [part for each in ([text] if isinstance(text, str) else text) for part in each.split(",") if part.strip()]
     bounds: dict[str, float] = {}
     trial: list[Objective] = []
-    for part in parts:
-        name = _of_requests(part)
-        if name is None:
-            trial.append(_objective(part))
-        elif name in bounds:
-            raise NotComparable(f"'{part.strip()}' bounds {name.removesuffix('_s')} a second time; give one bound")
-        else:
-            bounds[name] = _request_bound(name, part)
+    for form in map(_form, parts):
+        field = _request_field(form)
+        if field is None:
+            trial.append(_bounded(form, metric_named(form["name"])))
+        elif field in bounds:
+            raise NotComparable(f"'{form[0].strip()}' bounds {field.removesuffix('_s')} a second time; give one bound")
+        else:  # it has the unit and the direction of the metric's median
+            bounds[field] = _bounded(form, CATALOGUE[f"{field.removesuffix('_s')}_p50_s"]).bound
     return Slo(**bounds), trial
 
 
-def _of_requests(text: str) -> str | None:
-    """Field of :class:`Slo` that a part bounds; None if it bounds a metric of the trial."""
-    form = _FORM.fullmatch(text)
-    name = f"{form['name'].removesuffix('_s')}_s" if form else ""
-    return name if name in Slo.__struct_fields__ else None
-
-
-def _request_bound(name: str, text: str) -> float:
-    """Seconds; checked as a bound of the metric's median, which has the same unit and direction."""
-    return _bounded(text, CATALOGUE[f"{name.removesuffix('_s')}_p50_s"]).bound
+def missing_bounds(slo: Slo, required: Iterable[Objective]) -> str | None:
+    """What is wrong with objectives of requests that meet their bounds where there are none; None if nothing is."""
+    names = [each.metric for each in required if each.metric in _OF_MET_REQUESTS]
+    wrong = "is of requests that meet bounds of their own; add one, such as ttft<500ms"
+    return f"{names[0]} {wrong}" if names and slo == Slo() else None
 
 
 def violated(required: Sequence[Objective], metrics: Mapping[str, Value]) -> list[Violation]:
@@ -161,39 +158,46 @@ def least_margin(required: Sequence[Objective], metrics: Mapping[str, Value]) ->
     return min(known_margins) if known_margins and len(known_margins) == len(margins) else None
 
 
-def _objective(text: str) -> Objective:
+def _form(text: str) -> re.Match[str]:
     form = _FORM.fullmatch(text)
     if form is None:
         raise NotComparable(f"'{text.strip()}' is not an objective; {_EXAMPLE}")
-    if field := _of_requests(text):
+    return form
+
+
+def _request_field(form: re.Match[str]) -> str | None:
+    """Field of :class:`Slo` that a text bounds; None if it bounds a metric of the trial."""
+    field = f"{form['name'].removesuffix('_s')}_s"
+    return field if field in Slo.__struct_fields__ else None
+
+
+def _objective(form: re.Match[str]) -> Objective:
+    if field := _request_field(form):
         name = field.removesuffix("_s")
         raise NotComparable(
-            f"'{text.strip()}' bounds each request; bound a percentile of the trial, as in {name}_p90, or the share of "
-            "requests that meet it, as in attainment>=99%"
+            f"'{form[0].strip()}' bounds each request; bound a percentile of the trial, as in {name}_p90, or the share "
+            "of requests that meet it, as in attainment>=99%"
         )
-    return _bounded(text, metric_named(form["name"]))
+    return _bounded(form, metric_named(form["name"]))
 
 
-def _bounded(text: str, metric: Metric) -> Objective:
-    form = _FORM.fullmatch(text)
-    assert form is not None, "its name is known"
+def _bounded(form: re.Match[str], metric: Metric) -> Objective:
+    text = form[0].strip()
     relation = Relation(form["relation"])
     if not form["unit"] and metric.unit in _NEEDS_UNIT and form["name"] != metric.name:
-        raise NotComparable(f"'{text.strip()}' has no unit; add one of {', '.join(_UNITS[metric.unit])}")
+        raise NotComparable(f"'{text}' has no unit; add one of {', '.join(_UNITS[metric.unit])}")
     try:
         bound = float(form["number"]) * _factor(form["unit"], metric)
     except ValueError as error:
-        raise NotComparable(f"'{form['number']}' in '{text.strip()}' is not a number; {_EXAMPLE}") from error
+        raise NotComparable(f"'{form['number']}' in '{text}' is not a number; {_EXAMPLE}") from error
     if metric.unit is Unit.SHARE and bound > 1:
-        raise NotComparable(f"'{text.strip()}' bounds a share by more than 1; write {metric.name}>=99%")
+        raise NotComparable(f"'{text}' bounds a share by more than 1; write {metric.name}>=99%")
     if bound < 0 or (bound == 0 and metric.unit in _PROPORTIONAL):
-        raise NotComparable(f"'{text.strip()}' bounds {form['name']} by {form['number']}; a bound must be above 0")
+        raise NotComparable(f"'{text}' bounds {form['name']} by {form['number']}; a bound must be above 0")
     upper = relation in {Relation.BELOW, Relation.AT_MOST}
     if upper != (metric.better is Better.LOWER):
-        raise NotComparable(
-            f"'{text.strip()}' bounds {form['name']} in the wrong direction: {metric.better.value} is better"
-        )
-    return Objective(metric.name, relation, bound, text.strip())
+        raise NotComparable(f"'{text}' bounds {form['name']} in the wrong direction: {metric.better.value} is better")
+    return Objective(metric.name, relation, bound, text)
 
 
 def metric_named(name: str, known: Mapping[str, Metric] = CATALOGUE) -> Metric:

@@ -41,9 +41,8 @@ def objective_tables(run: Run) -> list[Table]:
         f"{_load_text(level, cell.engine, alone=len(level.cells) == 1)}: {worst([one.state for one in members]).value}"
         for (level, cell), members in groupby(kept, lambda one: (one.level, one.cell))
     ]
-    bounds = ", ".join(
-        f"{name.removesuffix('_s')}<{bound:g}s" for name, bound in asdict(run.manifest.slo).items() if bound
-    )
+    slo = asdict(run.manifest.slo)
+    bounds = ", ".join(f"{name.removesuffix('_s')}<{bound:g}s" for name, bound in slo.items() if bound)
     if bounds and any(one.objective.metric == "attainment" for one in kept):
         notes.insert(0, f"attainment: the share of requests with {bounds}")
     return [Table("Objectives", _COLUMNS, rows, "Objectives", notes=notes)] if rows else []

@@ -42,8 +42,9 @@ class Kept(msgspec.Struct, frozen=True):
 
 
 def kept_objectives(run: Run) -> list[Kept]:
-    """The objectives of a run at each load and engine; empty if it has none."""
-    required = [objective for text in run.manifest.objectives for objective in objectives(text)]
+    """The objectives of a run at each load and engine; none of a search, which answers them itself."""
+    texts = run.manifest.objectives if run.search is None else []
+    required = [objective for text in texts for objective in objectives(text)]
     return [
         Kept(level, cell, objective, _state(objective, cell.intervals.get(objective.metric)))
         for level in levels_of(run)

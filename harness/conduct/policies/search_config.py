@@ -14,9 +14,9 @@ from bakeoff.results.log.store import RunFolder
 from bakeoff.results.metric import Role
 from bakeoff.results.metrics import CATALOGUE, Unit
 from bakeoff.results.metrics.declaration import QUANTILES
-from bakeoff.results.metrics.objectives import Objective, objectives
+from bakeoff.results.metrics.objectives import Objective, missing_bounds, objectives
 from bakeoff.results.metrics.percentiles import required_count
-from bakeoff.results.records import Load, Slo
+from bakeoff.results.records import Load
 from bakeoff.results.report.search_lines import level_text
 from bakeoff.results.run.search_fold import search_record
 
@@ -137,8 +137,8 @@ def _check_objectives(slo: Sequence[Objective], experiment: Experiment) -> None:
         if metric.unit in _BETTER_UNDER_LOAD and Role.RATE_OF_ONE not in metric.roles:
             text = f"'{objective.text}' is met at high loads, not at low ones"
             raise BadExperiment(f"{text}; bound a latency, interactivity or attainment")
-        if objective.metric == "attainment" and experiment.slo == Slo():
-            raise BadExperiment("attainment is of requests that meet bounds of their own; add one, such as ttft<500ms")
+    if problem := missing_bounds(experiment.slo, slo):
+        raise BadExperiment(problem)
 
 
 def _check_numbers(*, resolution: float, alpha: float, trials: int, minutes: float | None) -> None:

@@ -36,6 +36,15 @@ def test_bounds_of_requests_and_of_trials_are_told_apart_and_stored(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
+    ("stored", "message"),
+    [(["nonsense"], "objectives: 'nonsense' is not an objective"), (["ttft<1s"], "'ttft<1s' bounds each request")],
+)
+def test_objectives_that_a_file_states_itself_are_read_before_anything_is_measured(stored: list[str], message: str):
+    with pytest.raises(BadExperiment, match=message):
+        virtual_experiment(["a"], [{"concurrency": 1}], objectives=stored)
+
+
+@pytest.mark.parametrize(
     ("slo", "changes", "message"),
     [
         (["ttft<1s", 3], {}, "has bounds that are no text"),
