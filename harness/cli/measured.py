@@ -5,11 +5,7 @@ from typing import TYPE_CHECKING
 
 from bakeoff.harness.cli.command import REHEARSING, Rehearsed
 from bakeoff.harness.cli.exits import EXIT_INVALID, EXIT_OK
-from bakeoff.harness.cli.options import (
-    DryRun,
-    File,
-    Json,
-)
+from bakeoff.harness.cli.options import DryRun, File, Json
 from bakeoff.harness.cli.output import print_notice
 
 if TYPE_CHECKING:

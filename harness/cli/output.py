@@ -33,13 +33,13 @@ def print_result(
     print_table: "Callable[[_Result, Console], None]",
     *,
     json: bool,
-    tables: "Mapping[str, Any] | None" = None,
+    tables: "Callable[[], Mapping[str, Any]] | None" = None,
 ) -> None:
     """Print a result as JSON, together with the rows of its tables if there are any, or as a table."""
     import msgspec
 
     if json:
-        print_json(result if tables is None else msgspec.to_builtins(result) | {"tables": tables})
+        print_json(result if tables is None else msgspec.to_builtins(result) | {"tables": tables()})
     else:
         print_table(result, standard_output())
 

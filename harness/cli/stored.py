@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 from bakeoff.harness.cli.output import print_json, print_notice
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from bakeoff.results import Run
 
 
@@ -15,6 +17,11 @@ def with_notice(location: str) -> "Run":
     if run.valid < run.planned:
         print_notice(f"{run.path}: only {run.valid} of {run.planned} trials are valid, and others do not count")
     return run
+
+
+def each_once(locations: "Iterable[str]") -> "list[Run]":
+    """Load runs as :func:`with_notice` does; one that is named twice counts once."""
+    return list({run.path.resolve(): run for run in map(with_notice, locations)}.values())
 
 
 def read(location: str | Path) -> "Run":

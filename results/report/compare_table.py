@@ -11,9 +11,10 @@ from rich.text import Text
 from bakeoff.results.compare.comparison import EngineComparison
 from bakeoff.results.compare.noise import caveat_text, seen_text
 from bakeoff.results.compare.text import heading, mix_text, work_text
-from bakeoff.results.report.comparisons import comparison_tables, metrics
+from bakeoff.results.report.comparisons import comparison_tables
 from bakeoff.results.report.comparisons.metrics import SIGNS
 from bakeoff.results.report.tallies import tally_text
+from bakeoff.results.show.table import Table
 from bakeoff.results.show.terminal import drawn
 from bakeoff.results.statistics import Comparison, Judgement
 from bakeoff.results.text.format import plain
@@ -32,14 +33,14 @@ def print_comparison(compared: EngineComparison, console: Console, *, max_lines:
             is said about whole trials stay. None prints everything.
     """
     ranked = sorted(compared.comparisons, key=partial(_rank, compared))
+    content = partial(_content, compared, comparison_tables(compared), console)
     count = len(ranked)
     if max_lines is not None:
-        counts = range(1, count + 1)
         fitting = bisect.bisect_right(
-            counts, max_lines, key=lambda shown: len(console.render_lines(_content(compared, ranked[:shown], console)))
+            range(1, count + 1), max_lines, key=lambda shown: len(console.render_lines(content(ranked[:shown])))
         )
         count = max(1, fitting)
-    console.print(_content(compared, ranked[:count], console))
+    console.print(content(ranked[:count]))
 
 
 def _rank(compared: EngineComparison, comparison: Comparison) -> tuple[bool, bool, int]:
@@ -48,12 +49,15 @@ def _rank(compared: EngineComparison, comparison: Comparison) -> tuple[bool, boo
     return comparison is not compared.primary, not comparison.is_guardrail, order.index(comparison.judgement)
 
 
-def _content(compared: EngineComparison, shown: Sequence[Comparison], console: Console) -> Group:
+def _content(
+    compared: EngineComparison, tables: Sequence[Table], console: Console, shown: Sequence[Comparison]
+) -> Group:
+    """What is printed of a comparison: all but the rows of metrics that are not shown."""
     a, b = plain(compared.a), plain(compared.b)
     left_out = [comparison for comparison in compared.comparisons if comparison not in shown]
-    in_order = [comparison for comparison in compared.comparisons if comparison in shown]
-    of_shown = metrics.table(msgspec.structs.replace(compared, comparisons=in_order))
-    tables = drawn([of_shown, *comparison_tables(compared)[1:]], console)  # the others are of the whole comparison
+    of_metrics, *others = tables  # the first has a row for each comparison
+    pairs = zip(of_metrics.rows, compared.comparisons, strict=True)
+    of_shown = msgspec.structs.replace(of_metrics, rows=[row for row, comparison in pairs if comparison in shown])
     lines = [
         *(Text(plain(line), "yellow") for line in trial_lines(compared)),
         *([Text(f"{len(left_out)} more lines, {_counts(left_out)}: --all prints them", "bold")] if left_out else []),
@@ -61,7 +65,8 @@ def _content(compared: EngineComparison, shown: Sequence[Comparison], console: C
         Text(tally(compared), "dim"),
     ]
     head = Text(f"{b} against {a}: a ratio above 1 means that {b} has the higher value", "bold")
-    return Group(head, Text("↑: higher is better, ↓: lower is better", "dim"), tables, *lines)
+    directions = Text("↑: higher is better, ↓: lower is better", "dim")
+    return Group(head, directions, drawn([of_shown, *others], console), *lines)
 
 
 def trial_lines(compared: EngineComparison) -> list[str]:

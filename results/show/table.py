@@ -1,7 +1,7 @@
 """A table as a value."""
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum, StrEnum, auto
 from typing import Any
 
@@ -33,7 +33,7 @@ class Cell(msgspec.Struct, frozen=True):
         detail: what qualifies it, such as the bounds of its interval.
         tone: None for most figures.
         colour: class of the engine that the text names; empty for another text.
-        picture: of the figure, for the page.
+        picture: draws the figure, for the page; None for none.
         link: address that the text leads to; empty for none.
         value: what programs read instead of the text; None for the text.
     """
@@ -42,7 +42,7 @@ class Cell(msgspec.Struct, frozen=True):
     detail: str = ""
     tone: Tone | None = None
     colour: str = ""
-    picture: Markup = Markup()
+    picture: Callable[[], Markup] | None = None
     link: str = ""
     value: Any = None
 

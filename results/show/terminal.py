@@ -65,7 +65,8 @@ def _drawn(table: Table, footnotes: Footnotes, *, has_details: bool) -> rich.tab
     drawn = terminal_table()
     for number in shown:
         column = table.columns[number]
-        drawn.add_column(column.heading, justify="right" if column.kind is Kind.FIGURE else "left", overflow="fold")
+        justify = "right" if column.kind is Kind.FIGURE else "left"
+        drawn.add_column(Text(plain(column.heading)), justify=justify, overflow="fold")
     for title, rows in table.groups:
         drawn.add_section()
         if title:

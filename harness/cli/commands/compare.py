@@ -108,7 +108,7 @@ def _show(
         print_result(compared, print_differences, json=json)
         return
     print_table = partial(print_comparison, max_lines=None if every_metric else MAX_LINES)
-    print_result(compared, print_table, json=json, tables=comparison_entries(compared))
+    print_result(compared, print_table, json=json, tables=partial(comparison_entries, compared))
 
 
 COMMANDS = [Command("compare", command(compare, _show), Title.LOOK, 20)]

@@ -188,7 +188,7 @@ def _show(
     from bakeoff.results.report.comparisons import comparison_entries
     from bakeoff.results.report.gate import annotations, gate_markdown, junit_xml, print_gate
 
-    tables = {} if isinstance(verdict, NoVerdict) else comparison_entries(verdict.compared)
+    tables = dict if isinstance(verdict, NoVerdict) else partial(comparison_entries, verdict.compared)
     print_result(verdict, partial(print_gate, every_metric=every_metric), json=json, tables=tables)
     if os.environ.get("GITHUB_ACTIONS") == "true" if github is None else github:
         (sys.stderr if json else sys.stdout).write(annotations(verdict))  # GitHub reads both; stdout must stay JSON

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from bakeoff.harness.cli.options import Texts
 from bakeoff.harness.cli.output import print_result
 from bakeoff.harness.cli.sections.section import Section
-from bakeoff.harness.cli.stored import with_notice
+from bakeoff.harness.cli.stored import each_once
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,8 +36,7 @@ def cost(*runs: str, price: Prices | None = None, api_price: Prices | None = Non
     from bakeoff.results.prices import prices_from, token_prices_from
     from bakeoff.results.run.cost import costs
 
-    by_folder = {run.path.resolve(): run for run in map(with_notice, runs)}
-    return costs(list(by_folder.values()), prices_from(price), token_prices_from(api_price))
+    return costs(each_once(runs), prices_from(price), token_prices_from(api_price))
 
 
 def _print(runs: "Sequence[str]", options: "Mapping[str, Any]", json: bool) -> None:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from bakeoff.harness.cli.output import print_result
 from bakeoff.harness.cli.sections.section import Section
-from bakeoff.harness.cli.stored import with_notice
+from bakeoff.harness.cli.stored import each_once
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,8 +25,7 @@ def frontier(*runs: str) -> "list[FrontierPoint]":
 
     if not runs:
         raise NotComparable("name the folder of a run, such as those under runs/")
-    by_folder = {run.path.resolve(): run for run in map(with_notice, runs)}
-    points = frontier(list(by_folder.values()))
+    points = frontier(each_once(runs))
     if not points:
         raise NoEvidence("these runs have no valid trial with TPOT and throughput; give other run folders")
     return points

@@ -1,5 +1,7 @@
 """Each metric at each load: ratio, judgement, what the trials can detect, and why."""
 
+from functools import partial
+
 from bakeoff.results.compare.comparison import EngineComparison
 from bakeoff.results.compare.noise import limit_text
 from bakeoff.results.compare.text import change_text, heading, why_text
@@ -14,12 +16,6 @@ from bakeoff.results.text.format import ABSENT, effect_text
 PLACE = 10
 SIGNS = {Judgement.BETTER: "▲", Judgement.WORSE: "▼", Judgement.SAME: "=", Judgement.UNCLEAR: "?"}
 """Symbol of each judgement."""
-TONES = {
-    Judgement.BETTER: Tone.BETTER,
-    Judgement.WORSE: Tone.WORSE,
-    Judgement.SAME: Tone.SAME,
-    Judgement.UNCLEAR: Tone.UNCLEAR,
-}
 _COLUMNS = [
     Column("load", Kind.GROUP),
     Column("metric", Kind.NAME),
@@ -33,7 +29,8 @@ _COLUMNS = [
 
 def table(compared: EngineComparison) -> Table:
     """One row for each metric at each load."""
-    axis = ratio_axis((comparison.ratio for comparison in compared.comparisons), compared.config.band)
+    band = compared.config.band
+    axis = ratio_axis((comparison.ratio for comparison in compared.comparisons), band)
     return Table(
         "Ratios of the candidate to the baseline",
         _COLUMNS,
@@ -42,8 +39,8 @@ def table(compared: EngineComparison) -> Table:
                 Cell(heading(one)),
                 Cell(f"{'● ' if one is compared.primary else ''}{title(one)}"),
                 Cell(effect_text(one), value=one.ratio),
-                Cell("", picture=ratio_strip(title(one), axis, one.ratio, compared.config.band, TONES[one.judgement])),
-                Cell(judgement_text(one), tone=TONES[one.judgement], value=one.judgement),
+                Cell("", picture=partial(ratio_strip, title(one), axis, one.ratio, band, Tone[one.judgement.name])),
+                Cell(judgement_text(one), tone=Tone[one.judgement.name], value=one.judgement),
                 Cell(_detectable(one)),
                 Cell(why_text(compared, one)),
             ]
