@@ -75,3 +75,10 @@ def test_the_page_shows_every_column_with_its_lead_and_notes():
     assert '<td class="number nowrap">100 ms<span class="why">[90.0, 110]</span></td>' in html
     assert '<td class="number nowrap bad">3</td>' in html
     assert '<p class="why">of valid trials</p>' in html
+
+
+def test_a_heading_is_a_text_and_no_markup():
+    written = io.StringIO()
+    table = Table("Ratios", [*names("[bold]metric"), Column("ratio [interval]")], [[Cell("TTFT"), Cell("1.02")]])
+    print_table(table, Console(file=written, width=60, force_terminal=False))
+    assert written.getvalue().splitlines()[0].split() == ["[bold]metric", "ratio", "[interval]"]
