@@ -1,11 +1,14 @@
 """Addresses of one running engine: which of them get requests, and how the client divides its requests among them."""
 
+import contextlib
 import re
-import urllib.parse
 from collections.abc import Sequence
 from enum import StrEnum
 
 import msgspec
+
+from bakeoff.engines.endpoint import endpoint
+from bakeoff.engines.errors import BadOption
 
 _HEADER = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 """A field name (RFC 9110, 5.1)."""
@@ -76,14 +79,16 @@ class ReplicaHeader(msgspec.Struct, frozen=True):
         That is the last one of several, as after a router's second attempt. A name that is no address is a label.
         """
         name = value.rpartition(",")[2].strip()
-        place = _place(name if "://" in name else f"http://{name}").partition("://")[2]
-        return self.labels.get(place) or self.labels.get(place.partition("/")[0], name)
+        with contextlib.suppress(BadOption):
+            address = endpoint(name if "://" in name else f"http://{name}")
+            return self.labels.get(address.place) or self.labels.get(address.authority, name)
+        return name
 
 
 def replica_header_of(name: str, addresses: Sequence[Address]) -> ReplicaHeader:
     """The header of this name for the replicas behind a router."""
     labels = labels_of(addresses)
-    places = [_place(address.url).partition("://")[2] for address in addresses]
+    places = [endpoint(address.url).place for address in addresses]
     return ReplicaHeader(name.lower(), dict(zip(labels, labels, strict=True)) | dict(zip(places, labels, strict=True)))
 
 
@@ -95,16 +100,20 @@ def targets_of(addresses: Sequence[Address]) -> list[Address]:
 
 def labels_of(addresses: Sequence[Address]) -> list[str]:
     """A label of each address, without credentials: ``host:port``, or all of it where another has the same."""
-    places = [_place(address.url) for address in addresses]
-    hosts = [urllib.parse.urlsplit(place).netloc for place in places]
-    return [host if hosts.count(host) == 1 else place for host, place in zip(hosts, places, strict=True)]
+    parsed = [endpoint(address.url) for address in addresses]
+    hosts = [each.authority for each in parsed]
+    return [host if hosts.count(host) == 1 else each.base_url for host, each in zip(hosts, parsed, strict=True)]
 
 
 def problem_of(addresses: Sequence[Address], balance: Balance | None, replica_header: str | None) -> str | None:
-    """The first contradiction between the addresses of one engine, or None; it quotes no address."""
+    """The first contradiction between the addresses of one engine, or None; it quotes no address.
+
+    Raises:
+        BadOption: one of them is not an address.
+    """
     routers = sum(address.role is Role.ROUTER for address in addresses)
     targets = targets_of(addresses)
-    carried = {_carried(address.url) for address in addresses}
+    parsed = [endpoint(address.url) for address in addresses]
     checks = (
         (routers < 2, f"urls has {routers} routers; give the one that gets the requests"),
         (
@@ -112,11 +121,11 @@ def problem_of(addresses: Sequence[Address], balance: Balance | None, replica_he
             "urls has no address that gets requests; give the router of its prefill and decode servers, or a replica",
         ),
         (
-            len({_place(address.url) for address in addresses}) == len(addresses),
+            len({each.base_url for each in parsed}) == len(addresses),
             "urls (--url of bench) has an address twice; remove one",
         ),
         (
-            len(carried) < 2,
+            len({(each.user, each.password, each.query) for each in parsed}) < 2,
             "urls (--url of bench) differ in user, password or query, and requests carry the same; make them equal",
         ),
         (
@@ -139,23 +148,8 @@ def problem_of(addresses: Sequence[Address], balance: Balance | None, replica_he
     return next((message for is_valid, message in checks if not is_valid), None)
 
 
-def _place(url: str) -> str:
-    """An address without what requests carry to it, and without the final ``/v1``."""
-    scheme, _, rest = url.partition("?")[0].partition("://")
-    host, slash, path = rest.partition("/")
-    return f"{scheme}://{host.rpartition('@')[2]}{slash}{path}".rstrip("/").removesuffix("/v1")
-
-
-def _carried(url: str) -> tuple[str, str]:
-    """The user with the password, and the query, of an address."""
-    before, _, query = url.partition("?")
-    return before.partition("://")[2].partition("/")[0].rpartition("@")[0], query
-
-
 def _is_plain(url: str) -> bool:
     try:
-        parts = urllib.parse.urlsplit(url)
-        parts.port  # noqa: B018  (a wrong one raises)
-    except ValueError:
+        return endpoint(url).user is None
+    except BadOption:
         return False
-    return parts.scheme in {"http", "https"} and bool(parts.hostname) and "@" not in parts.netloc

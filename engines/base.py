@@ -2,7 +2,6 @@
 
 import base64
 import os
-import re
 import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Protocol, runtime_checkable
@@ -13,6 +12,7 @@ from bakeoff.engines.access import Access
 from bakeoff.engines.addresses import Address
 from bakeoff.engines.deployment import Deployment, header_problem
 from bakeoff.engines.dialects import Dialect
+from bakeoff.engines.endpoint import endpoint
 from bakeoff.engines.errors import BadOption
 from bakeoff.engines.launcher import Launch, Server
 from bakeoff.engines.metrics import MetricsSource
@@ -122,7 +122,7 @@ class SupportsAddresses(Protocol):
 
     @property
     def addresses(self) -> Sequence[Address]:
-        """All addresses of a running engine, as :func:`base_url` returns them; empty if it is launched."""
+        """The base URLs of all addresses of a running engine; empty if it is launched."""
         ...
 
 
@@ -272,31 +272,6 @@ class SupportsKernels(Protocol):
         ...
 
 
-_ENDPOINT = re.compile(r"/(chat/completions|completions|responses|messages|models)$")
-_VERSION = re.compile(r"v[0-9]+([a-z]+[0-9]*)?")
-"""A part of an address that names a version: v4, v1beta, v2alpha1."""
-
-
-def base_url(url: str) -> str:
-    """An engine's address without credentials, endpoint and a final ``/v1``, which is part of the dialects' paths.
-
-    Raises:
-        BadOption: the address is not http or https.
-    """
-    url = url.strip()
-    if not url.lower().startswith(("http://", "https://")):
-        raise BadOption(f"url must begin with http:// or https://, not {url!r}")
-    try:
-        parts = urllib.parse.urlsplit(url)
-        parts.port  # noqa: B018  (which is read here, because a wrong one raises)
-    except ValueError as error:
-        raise BadOption(f"url {url!r} is not an address: {' '.join(str(error).split())}") from error
-    if not parts.hostname:
-        raise BadOption(f"url has no host: {url!r}")
-    bare = urllib.parse.urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
-    return _ENDPOINT.sub("", bare.rstrip("/")).removesuffix("/v1")
-
-
 def access_to(deployment: Deployment, key_header: str = "authorization") -> Access:
     """Credentials of requests: configured headers, a key from the environment, the address's user and query.
 
@@ -308,9 +283,9 @@ def access_to(deployment: Deployment, key_header: str = "authorization") -> Acce
         BadOption: the environment variable of the key is not set.
     """
     headers = {name.lower(): value for name, value in deployment.headers.items()}
-    parts = urllib.parse.urlsplit(deployment.address or "")
-    if parts.username is not None:
-        user, password = urllib.parse.unquote(parts.username), urllib.parse.unquote(parts.password or "")
+    address = endpoint(deployment.address) if deployment.address else None
+    if address is not None and address.user is not None:
+        user, password = urllib.parse.unquote(address.user), urllib.parse.unquote(address.password or "")
         token = base64.b64encode(f"{user}:{password}".encode()).decode()
         conceal(token)
         headers.setdefault("authorization", f"Basic {token}")
@@ -325,10 +300,4 @@ def access_to(deployment: Deployment, key_header: str = "authorization") -> Acce
                 "has; export the key alone"
             )
         headers[key_header] = f"Bearer {key}" if key_header == "authorization" else key
-    own_version = deployment.address is not None and is_versioned(deployment.address)
-    return Access(headers, parts.query, is_versioned=own_version)
-
-
-def is_versioned(url: str) -> bool:
-    """Whether an address ends in a version of its own, in place of the ``/v1`` of paths."""
-    return any(map(_VERSION.fullmatch, urllib.parse.urlsplit(base_url(url)).path.split("/")))
+    return Access(headers, address.query, is_versioned=address.is_versioned) if address else Access(headers)

@@ -13,6 +13,8 @@ import msgspec
 import psutil
 
 from bakeoff.engines.addresses import Address, Balance, GpuExporter, labels_of, problem_of, targets_of
+from bakeoff.engines.endpoint import endpoint
+from bakeoff.engines.errors import BadOption
 from bakeoff.engines.secrets import names_secret
 
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
@@ -106,6 +108,11 @@ class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
         """The first address that gets requests; None if the engine is launched."""
         return next((target.url for target in targets_of(self.addresses)), None)
 
+    @property
+    def division(self) -> Balance:
+        """How the client divides requests among several replicas."""
+        return self.balance or Balance.ROUND_ROBIN
+
     def secrets(self) -> list[str]:
         """All values that must never be written or shown."""
         urls = [url for address in self.addresses for url in (address.url, address.metrics) if url]
@@ -120,7 +127,7 @@ class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
         Args:
             environ: environment of a local process.
         """
-        if self.ssh or (self.addresses and not any(is_here(_host(address.url)) for address in self.addresses)):
+        if self.ssh or (self.addresses and not any(is_here(endpoint(address.url).host) for address in self.addresses)):
             return ""
         if self.container is None:
             return environ.get("CUDA_VISIBLE_DEVICES")
@@ -209,13 +216,13 @@ def is_here(host: str) -> bool:
 def _secrets_in(url: str) -> list[str]:
     """User without a password, password and named secrets in the query; the whole address if it is malformed."""
     try:
-        parts = urllib.parse.urlsplit(url)
-    except ValueError:  # base_url refuses it; its password is somewhere in it
-        return [url] if "@" in url else []
-    user = parts.username if parts.username and not parts.password else None
-    named = [value for name, value in urllib.parse.parse_qsl(parts.query) if names_secret(name)]
-    own = [form for text in (user, parts.password) if text for form in (text, urllib.parse.unquote(text))]
-    return [*own, *([url] if "@" in url and not parts.netloc else []), *([parts.query] if named else []), *named]
+        address = endpoint(url)
+    except BadOption:  # a password or a key is somewhere in it
+        return [url] if {"@", "?"} & set(url) else []
+    user = None if address.password else address.user
+    named = [value for name, value in urllib.parse.parse_qsl(address.query) if names_secret(name)]
+    own = [form for text in (user, address.password) if text for form in (text, urllib.parse.unquote(text))]
+    return [*own, *([address.query] if named else []), *named]
 
 
 def _name(word: str) -> str:
@@ -231,11 +238,3 @@ def _variable_with_secret(args: Sequence[str]) -> str | None:
         if is_set and flag.startswith(("-e", "--env")) and names_secret(name):
             return name
     return None
-
-
-def _host(url: str) -> str:
-    """Host of an address; empty if it is malformed."""
-    try:
-        return urllib.parse.urlsplit(url).hostname or ""
-    except ValueError:
-        return ""

@@ -15,9 +15,10 @@ import msgspec
 
 from bakeoff.engines.access import Access
 from bakeoff.engines.adapters.openai import OpenAiEngine
-from bakeoff.engines.base import access_to, base_url
+from bakeoff.engines.base import access_to
 from bakeoff.engines.deployment import Deployment
 from bakeoff.engines.dialects.failures import UNREADABLE
+from bakeoff.engines.endpoint import endpoint
 from bakeoff.engines.errors import NotIdentified
 from bakeoff.engines.identity import Identity, Pages
 from bakeoff.engines.models import KNOWN_MODELS, cached
@@ -43,7 +44,7 @@ async def identify(deployment: Deployment, adapter: str | None = None) -> Identi
         NotIdentified: the server does not answer, its answers do not identify adapter and model, or an adapter of
             another package fails to tell.
     """
-    address = base_url(deployment.address or "")
+    address = endpoint(deployment.address or "").base_url
     await require_listener(address)
     kinds = [kind for name in ([adapter] if adapter else adapter_names()) if (kind := _server_class(name))]
     paths = sorted({path for kind in kinds for path in kind.identity_pages})

@@ -6,7 +6,7 @@ import socket
 import ssl
 from pathlib import Path
 from typing import Any
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urljoin
 
 import aiohttp
 import msgspec
@@ -14,6 +14,7 @@ import msgspec
 from bakeoff.engines import memory
 from bakeoff.engines.access import Access
 from bakeoff.engines.dialects.failures import UNREADABLE
+from bakeoff.engines.endpoint import endpoint
 from bakeoff.engines.errors import EngineDied, NotReady, OutOfMemory
 from bakeoff.engines.secrets import masked
 from bakeoff.engines.tail import status_text, tail
@@ -126,12 +127,6 @@ def attached(base_url: str, access: Access = Access()) -> Server:  # noqa: B008
     return Server(base_url, access)
 
 
-def host_and_port(url: str) -> tuple[str, int]:
-    """The host of a URL, and its port, by default that of its scheme."""
-    parts = urlsplit(url)
-    return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
-
-
 def reason_of(error: Exception) -> str:
     """Why a connection failed, in one line; what to do, where a certificate is the reason."""
     cause = getattr(error, "certificate_error", error)  # aiohttp's error holds that of the certificate
@@ -147,8 +142,9 @@ async def require_listener(url: str) -> None:
     Raises:
         NotReady: nothing listens there.
     """
+    address = endpoint(url)
     try:
-        connection = await asyncio.to_thread(socket.create_connection, host_and_port(url), _CONNECT_S)
+        connection = await asyncio.to_thread(socket.create_connection, (address.host, address.port), _CONNECT_S)
     except OSError as error:
         reason = error.strerror or str(error)
         raise NotReady(f"{url} cannot be reached: {reason}; start the server or correct the address") from error

@@ -10,10 +10,11 @@ from typing import Any, ClassVar
 import msgspec
 
 from bakeoff.engines.addresses import Address, targets_of
-from bakeoff.engines.base import NoOptions, Setup, access_to, base_url, is_versioned
+from bakeoff.engines.base import NoOptions, Setup, access_to
 from bakeoff.engines.build import build_of, image_id
 from bakeoff.engines.deployment import Container, Deployment, Ssh
 from bakeoff.engines.dialects import Dialect
+from bakeoff.engines.endpoint import endpoint
 from bakeoff.engines.environments import Environment, find
 from bakeoff.engines.errors import BadOption, ModelNotFound, NotInstalled
 from bakeoff.engines.identity import MODELS_PAGE, Identity, Pages, listed_models
@@ -88,7 +89,7 @@ class ServerEngine:
         self.dialect = self.dialect_for(setup)
         deployment = setup.deployment
         self.addresses: Sequence[Address] = [
-            msgspec.structs.replace(address, url=base_url(address.url)) for address in deployment.addresses
+            msgspec.structs.replace(address, url=endpoint(address.url).base_url) for address in deployment.addresses
         ]
         self.url = next((target.url for target in targets_of(self.addresses)), None)
         self.access = access_to(deployment, self.key_header)
@@ -106,7 +107,7 @@ class ServerEngine:
         if problem := setup.deployment.problem():
             raise BadOption(f"engine '{cls.adapter}': {problem}")
         addresses = setup.deployment.addresses
-        if len({is_versioned(address.url) for address in addresses}) > 1:
+        if len({endpoint(address.url).is_versioned for address in addresses}) > 1:
             raise BadOption(
                 f"engine '{cls.adapter}': some of urls end in a version of their own and others do not; make them alike"
             )

@@ -4,7 +4,6 @@ It speaks chat completions and completions, or the Responses API. The official f
 answer, which becomes a note of the report.
 """
 
-import urllib.parse
 from typing import Literal
 
 import msgspec
@@ -12,6 +11,7 @@ import msgspec
 from bakeoff.engines.adapters.address import AddressEngine
 from bakeoff.engines.base import Setup
 from bakeoff.engines.dialects import Dialect, OpenAiDialect, OpenAiServiceDialect, ResponsesDialect
+from bakeoff.engines.endpoint import endpoint
 from bakeoff.engines.identity import Identity, Pages, listed_models
 
 _SERVICE = "api.openai.com"
@@ -55,8 +55,8 @@ class OpenAiEngine(AddressEngine):
     def dialect_for(cls, setup: Setup) -> Dialect:
         """The dialect of the options ``api`` and ``official``."""
         options: OpenAiOptions = setup.options
-        host = urllib.parse.urlsplit(setup.deployment.address or "").hostname
-        official = host == _SERVICE if options.official is None else options.official
+        url = setup.deployment.address
+        official = url is not None and endpoint(url).host == _SERVICE if options.official is None else options.official
         if options.api == "responses":
             return ResponsesDialect(official=official)
         return OpenAiServiceDialect() if official else OpenAiDialect()

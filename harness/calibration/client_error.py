@@ -15,6 +15,7 @@ import numpy as np
 from bakeoff.engines.dialects import ReferenceDialect
 from bakeoff.harness.client import Closed, Fleet, LoadResult, Open, decode_stream
 from bakeoff.harness.client.fleet.fleet import LoadOrder
+from bakeoff.harness.client.wire.orders import Target
 from bakeoff.harness.client.wire.plan import WireSession, wire_sessions
 from bakeoff.harness.errors import ClientFailed
 from bakeoff.harness.host.scratch import scratch_folder
@@ -116,7 +117,7 @@ async def calibrate(fleet: Fleet, shape: Shape, transport: str = "http") -> Clie
         folder = TrialFolder(scratch)
         schedule = Schedule(shape.ttft_s, shape.gap_s, tokens_per_chunk=shape.tokens_per_chunk)
         async with truth_process(schedule) as truth:
-            order = LoadOrder(truth.url, share, timeout_s=DURATION_S * 60, transport=transport)
+            order = LoadOrder((Target(truth.url),), share, timeout_s=DURATION_S * 60, transport=transport)
             result = await fleet.load(order, planned_sessions(shape), folder)
             answers = await truth.answered()
         requests = [decode_stream(stream, ReferenceDialect(), None) for stream in folder.read_streams()]

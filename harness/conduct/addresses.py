@@ -1,4 +1,4 @@
-"""The addresses of a running engine, as trials see them."""
+"""The addresses of a running engine, as trials see them: one or several."""
 
 import asyncio
 from collections.abc import Sequence
@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 
 from bakeoff.engines import Engine, Launch, Server, attached
-from bakeoff.engines.addresses import Address, Balance, Role, labels_of, targets_of
+from bakeoff.engines.addresses import Address, Role, labels_of, targets_of
 from bakeoff.engines.base import PrefixCacheFacts, ReportsPrefixCache, addresses_of
-from bakeoff.harness.client.wire.orders import Division, Target
+from bakeoff.harness.client.wire.orders import Target
 from bakeoff.harness.telemetry import OwnProcesses, ServerPage, page_of
 from bakeoff.harness.telemetry.own_processes import own_processes
 from bakeoff.results.records import AddressDescription, EngineDescription
@@ -17,10 +17,10 @@ from bakeoff.results.server_view import SOURCE
 
 
 class RunningAddress(msgspec.Struct, frozen=True):
-    """One of several addresses.
+    """One address of an engine.
 
     Attributes:
-        label: of its requests and its telemetry.
+        label: of its requests and its telemetry; None for the only one.
         address: its role, and where its metrics page is.
         server: at the address.
         is_target: whether it gets the client's requests.
@@ -28,29 +28,38 @@ class RunningAddress(msgspec.Struct, frozen=True):
         is_late: whether nothing listens there before a fault starts it under load.
     """
 
-    label: str
+    label: str | None
     address: Address
     server: Server
     is_target: bool
     launch: Launch | None = None
     is_late: bool = False
 
+    @property
+    def gets_requests(self) -> bool:
+        """Whether it gets the client's requests from the start."""
+        return self.is_target and not self.is_late
+
+    @property
+    def source(self) -> str:
+        """Telemetry source of its metrics page."""
+        role = self.address.role
+        return SOURCE if self.label is None else f"{SOURCE if role is Role.REPLICA else role.value} {self.label}"
+
+    def described(self) -> AddressDescription:
+        """What is known of one of several addresses without asking it."""
+        return AddressDescription(label=self.label or "", role=self.address.role.value, url=self.server.base_url)
+
 
 def running_addresses(engine: Engine) -> tuple[RunningAddress, ...]:
-    """The addresses of an engine that runs at several; empty for any other."""
+    """The addresses of an engine that runs; empty for one to launch."""
     addresses = addresses_of(engine)
-    if len(addresses) < 2:
-        return ()
+    labels = labels_of(addresses) if len(addresses) > 1 else [None] * len(addresses)
     targets = targets_of(addresses)
     return tuple(
         RunningAddress(label, address, attached(address.url, engine.access), address in targets)
-        for label, address in zip(labels_of(addresses), addresses, strict=True)
+        for label, address in zip(labels, addresses, strict=True)
     )
-
-
-def description_of(address: RunningAddress) -> AddressDescription:
-    """What is known of an address without asking it."""
-    return AddressDescription(label=address.label, role=address.address.role.value, url=address.server.base_url)
 
 
 def urls_of(engine: Engine) -> list[str]:
@@ -58,45 +67,34 @@ def urls_of(engine: Engine) -> list[str]:
     return [address.url for address in addresses_of(engine)]
 
 
-def target_servers(server: Server, addresses: Sequence[RunningAddress]) -> list[Server]:
-    """The servers that get the client's requests from the start: ``server`` if there is one address."""
-    return [address.server for address in addresses if address.is_target and not address.is_late] or [server]
-
-
-def division_of(addresses: Sequence[RunningAddress], balance: Balance | None) -> Division | None:
-    """How the client divides requests; None if one address gets all of them."""
-    targets = tuple(
-        Target(address.label, address.server.base_url, address.is_late) for address in addresses if address.is_target
+def targets_at(addresses: Sequence[RunningAddress]) -> tuple[Target, ...]:
+    """Where the client's requests go."""
+    return tuple(
+        Target(address.server.base_url, address.label, address.is_late) for address in addresses if address.is_target
     )
-    return Division(targets, balance or Balance.ROUND_ROBIN) if len(targets) > 1 else None
 
 
 def replicas_of(addresses: Sequence[RunningAddress]) -> list[str]:
-    """Labels of the replicas that answer requests whole."""
-    return [address.label for address in addresses if address.address.role is Role.REPLICA]
+    """Labels of several replicas that answer requests whole."""
+    return [address.label for address in addresses if address.label and address.address.role is Role.REPLICA]
 
 
-def pages_of(engine: Engine, server: Server, addresses: Sequence[RunningAddress]) -> list[ServerPage]:
+def pages_of(engine: Engine, addresses: Sequence[RunningAddress]) -> list[ServerPage]:
     """The metrics page of every address, each with a telemetry source of its own; none if the engine has none."""
     source = engine.metrics
     if source is None:
         return []
-    if addresses:
-        return [
-            page_of(address.address, source, engine.access, f"{_kind(address.address.role)} {address.label}")
-            for address in addresses
-        ]
-    metrics = next((address.metrics for address in addresses_of(engine)), None)
-    return [page_of(Address(server.base_url, metrics=metrics), source, server.access, SOURCE)]
+    return [page_of(address.address, source, engine.access, address.source) for address in addresses]
 
 
-async def reset_caches(engine: Engine, server: Server, addresses: Sequence[RunningAddress]) -> bool:
-    """Empty the prefix caches of all servers behind the addresses; whether every one has done so.
+async def reset_caches(engine: Engine, addresses: Sequence[RunningAddress]) -> bool:
+    """Empty the prefix caches of all servers at the addresses; whether every one has done so.
 
     A router is only asked if nothing else is known of the engine.
     """
-    behind = (address for address in addresses if address.address.role is not Role.ROUTER)
-    servers = [address.server for address in behind if not address.is_late] or [server]
+    present = [address for address in addresses if not address.is_late]
+    servers = [address.server for address in present if address.address.role is not Role.ROUTER]
+    servers = servers or [address.server for address in present]
     return all(await asyncio.gather(*(engine.reset_cache(each) for each in servers)))
 
 
@@ -112,12 +110,8 @@ def prefix_caches_of(engine: Engine, description: EngineDescription) -> dict[str
     return caches
 
 
-async def processes_at(engine: Engine) -> OwnProcesses:
-    """The processes of a running engine at any of its addresses."""
-    found = [await own_processes(None, url) for url in urls_of(engine)]
+async def processes_of(addresses: Sequence[RunningAddress]) -> OwnProcesses:
+    """The processes of a running engine that the harness did not start, at any of its addresses."""
+    found = [await own_processes(address.launch, address.server.base_url) for address in addresses]
     pids = tuple(dict.fromkeys(pid for own in found for pid in own.pids))
     return OwnProcesses(pids, next((own.unknown for own in found if own.unknown), None))
-
-
-def _kind(role: Role) -> str:
-    return SOURCE if role is Role.REPLICA else role.value

@@ -13,7 +13,7 @@ from msgspec import structs
 from bakeoff.engines import EngineError
 from bakeoff.engines.errors import EngineDied, NotReady
 from bakeoff.engines.secrets import masked
-from bakeoff.harness.conduct.addresses import target_servers, urls_of
+from bakeoff.harness.conduct.addresses import urls_of
 from bakeoff.harness.conduct.engine_start import EngineUnderTest
 from bakeoff.harness.conduct.policies import Done, Policy
 from bakeoff.harness.conduct.preparation import Preparation
@@ -174,8 +174,7 @@ class Conductor:
         self._builds[label] = under_test.build
         under_test = self._running.under_test = await self._warmed_up(under_test, f"{label}/{number}")
         idle_name = f"{label}/{number}/idle"
-        servers = target_servers(under_test.server, under_test.addresses)
-        rounds = [await self._warm_up.round_s(engine, server, idle_name) for server in servers]
+        rounds = [await self._warm_up.round_s(engine, server, idle_name) for server in under_test.targets]
         known_s = [round_s for round_s in rounds if round_s is not None]
         self._running.idle_s = max(known_s) if len(known_s) == len(rounds) else None
         startup = under_test.startup
@@ -191,8 +190,7 @@ class Conductor:
         """Warm the engine up; returns it with the warm-up's result in its startup record."""
         if under_test.engine.url:
             return under_test  # a server that others run is warm already, and may charge for each request
-        servers = target_servers(under_test.server, under_test.addresses)
-        results = [await self._warm_up.run(under_test.engine, server, start) for server in servers]
+        results = [await self._warm_up.run(under_test.engine, server, start) for server in under_test.targets]
         ran = [result for result in results if result is not None]
         if not ran:
             return under_test
@@ -207,7 +205,7 @@ class Conductor:
         """The servers that are started of an engine; a fault starts the late ones."""
         config = self._experiment.engine(label)
         starts = [fault for fault in self._experiment.faults_of(config) if fault.action is FaultAction.START]
-        labels = tuple(config.replica_labels) if config.replicas > 1 else ()
+        labels = tuple(config.replica_labels) if config.replicas > 1 else (None,)
         return Replicas(labels, frozenset(fault.replica for fault in starts if fault.replica is not None))
 
     async def _is_idle(self, running: "_RunningEngine", plan: TrialPlan) -> bool:
@@ -217,7 +215,7 @@ class Conductor:
         """
         under_test = running.under_test
         idle_s, idle = running.idle_s or 0.0, True
-        for server in target_servers(under_test.server, under_test.addresses):
+        for server in under_test.targets:
             idle = idle and await self._warm_up.is_idle(under_test.engine, server, plan.id, idle_s=idle_s)
         running.may_be_busy = not idle
         return idle or under_test.died() is not None

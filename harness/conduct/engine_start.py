@@ -9,18 +9,17 @@ from typing import Any
 import msgspec
 import psutil
 
-from bakeoff.engines import Engine, Launch, Model, Server, attached, launched, pick_port
+from bakeoff.engines import Engine, Launch, Model, Server
 from bakeoff.engines.base import SPAN_ENDPOINT, ReportsSettings
 from bakeoff.engines.errors import EngineDied
 from bakeoff.engines.request_shape import shape_of
 from bakeoff.engines.secrets import masked_data
-from bakeoff.harness.conduct.addresses import RunningAddress, description_of, processes_at, running_addresses
-from bakeoff.harness.conduct.replicas import ONE, Part, Replicas, death_of, launches_of, own_parts, replicas_started
+from bakeoff.harness.conduct.addresses import RunningAddress, processes_of, running_addresses
+from bakeoff.harness.conduct.replicas import ONE, Replicas, death_of, launches_of, own_parts, replicas_started
 from bakeoff.harness.conduct.spans import SpanReceiver, receiving
 from bakeoff.harness.experiment.fingerprint import build_of_engine
 from bakeoff.harness.host.gpu import open_gpus, used_bytes, visible_to
 from bakeoff.harness.telemetry import OwnProcesses
-from bakeoff.harness.telemetry.own_processes import own_processes
 from bakeoff.results.records import AddressDescription, EngineDescription, Startup
 
 
@@ -29,32 +28,38 @@ class EngineUnderTest(msgspec.Struct, frozen=True):
 
     Attributes:
         engine: its adapter, which speaks its API.
-        server: its process, or the address of a running server.
+        addresses: where it is reached, at least one.
         description: version, command line and settings, as stored in the trial's record.
         startup: start time, and memory before the first request.
         gpus: GPUs of this machine that it may use, as in ``CUDA_VISIBLE_DEVICES``; None: all.
         own: its processes on this machine that the harness did not start, such as those of a container.
         build: from :func:`bakeoff.harness.experiment.fingerprint.build_of_engine`.
         spans: receiver of the spans that it exports; None unless it was launched to export them.
-        addresses: of an engine that runs at several; empty for any other.
-        launch: how its only server was started; None if it ran already, or has several.
     """
 
     engine: Engine
-    server: Server
+    addresses: tuple[RunningAddress, ...]
     description: EngineDescription
     startup: Startup
     gpus: str | None
     own: OwnProcesses = OwnProcesses()
     build: dict[str, Any] = {}
     spans: SpanReceiver | None = None
-    addresses: tuple[RunningAddress, ...] = ()
-    launch: Launch | None = None
+
+    @property
+    def targets(self) -> list[Server]:
+        """The servers that get the client's requests from the start."""
+        return [address.server for address in self.addresses if address.gets_requests]
+
+    @property
+    def server(self) -> Server:
+        """The first that gets requests."""
+        return self.targets[0]
 
     @property
     def servers(self) -> dict[str | None, Server]:
-        """Its servers by label, or the only one by None."""
-        return {address.label: address.server for address in self.addresses} or {None: self.server}
+        """Its servers by label."""
+        return {address.label: address.server for address in self.addresses}
 
     @property
     def pids(self) -> list[int]:
@@ -76,47 +81,25 @@ async def started(
         engine: to launch, or to attach to if it has a ``url``.
         label: of the engine, for its description.
         model: that it serves.
-        port: to listen on; None for a free one.
+        port: for a single server to listen on; None for a free one.
         log: file that gets the engine's output.
-        replicas: to start, each on a free port.
+        replicas: to start, each on a port of its own.
 
     Raises:
         EngineError: ``port`` is taken; it cannot be launched, did not get ready in time, or ended before that.
     """
-    if replicas.labels:
-        async with _started(engine, label, model, None, log, replicas=replicas) as under_test:
-            yield under_test
-        return
-    async with (
-        _receiver(engine.launch(pick_port(port))) as (launch, spans),
-        _started(engine, label, model, launch, log) as under_test,
-    ):
-        yield msgspec.structs.replace(under_test, spans=spans)
-
-
-@contextlib.asynccontextmanager
-async def _receiver(launch: Launch | None) -> AsyncGenerator[tuple[Launch | None, SpanReceiver | None]]:
-    """The launch with the address of a span receiver, if the engine exports spans."""
-    if launch is None or SPAN_ENDPOINT not in launch.argv:
-        yield launch, None
-        return
-    async with receiving() as receiver:
-        argv = tuple(receiver.endpoint if word == SPAN_ENDPOINT else word for word in launch.argv)
-        drawn = (*launch.drawn, receiver.endpoint)
-        yield msgspec.structs.replace(launch, argv=argv, drawn=drawn), receiver
-
-
-@contextlib.asynccontextmanager
-async def _started(
-    engine: Engine, label: str, model: Model, launch: Launch | None, log: Path, *, replicas: Replicas = ONE
-) -> AsyncGenerator[EngineUnderTest]:
     visible = engine.gpus()
     gpus = visible_to(visible, open_gpus()[0])
     names = (visible.split(",") if visible else list(map(str, range(len(gpus)))))[: len(gpus)]
     parts = own_parts(replicas, names)
-    host_before_bytes, gpu_before_bytes = psutil.virtual_memory().available, used_bytes(gpus)
-    async with _serving(engine, launch, log, replicas, parts) as (server, addresses):
-        starts_s = [each.start_s for each in (server, *(address.server for address in addresses))]
+    async with contextlib.AsyncExitStack() as stack:
+        launches, spans = await stack.enter_async_context(_receiver(launches_of(engine, parts, port)))
+        host_before_bytes, gpu_before_bytes = psutil.virtual_memory().available, used_bytes(gpus)
+        if launches:
+            addresses = await stack.enter_async_context(replicas_started(engine, replicas, launches, log))
+        else:
+            addresses = running_addresses(engine)
+        starts_s = [address.server.start_s for address in addresses]
         startup = Startup(
             start_s=max((start_s for start_s in starts_s if start_s is not None), default=None),
             host_available_before_bytes=host_before_bytes,
@@ -125,53 +108,53 @@ async def _started(
             gpu_used_ready_bytes=used_bytes(gpus),
         )
         build = await asyncio.to_thread(build_of_engine, engine)  # after the launch, which may have pulled an image
-        first = launch or next((address.launch for address in addresses), None)
-        description = await _description(engine, label, model, first, server)
+        server = next(address.server for address in addresses if address.gets_requests)
+        description = await _description(engine, label, model, launches[0] if launches else None, server)
         description = await described_at(engine, description, addresses)
-        placed = [f"{label} {part.described()}" for label, part in zip(replicas.labels, parts, strict=True)]
+        placed = [f"{name} {part.described()}" for name, part in zip(replicas.labels, parts, strict=True) if name]
         description = msgspec.structs.replace(description, notes=[*description.notes, *placed])
         if build:
             description = msgspec.structs.replace(description, details={**description.details, "build": build})
-        own = await own_processes(launch, None) if launch else await processes_at(engine)
-        yield EngineUnderTest(
-            engine, server, description, startup, visible, own, build, addresses=addresses, launch=launch
-        )
+        own = await processes_of(addresses)
+        yield EngineUnderTest(engine, addresses, description, startup, visible, own, build, spans)
 
 
 @contextlib.asynccontextmanager
-async def _serving(
-    engine: Engine, launch: Launch | None, log: Path, replicas: Replicas, parts: Sequence[Part]
-) -> AsyncGenerator[tuple[Server, tuple[RunningAddress, ...]]]:
-    """The server, or the first of several that run, with the addresses of all."""
-    if replicas.labels:
-        async with replicas_started(engine, replicas, launches_of(engine, parts), log) as addresses:
-            yield next(address.server for address in addresses if not address.is_late), addresses
-    elif launch is not None:
-        async with launched(launch, log, engine.access) as server:
-            yield server, ()
-    else:
-        yield attached(engine.url or "", engine.access), running_addresses(engine)
+async def _receiver(launches: list[Launch]) -> AsyncGenerator[tuple[list[Launch], SpanReceiver | None]]:
+    """The launches with the address of a span receiver, if the engine exports spans."""
+    if not any(SPAN_ENDPOINT in launch.argv for launch in launches):
+        yield launches, None
+        return
+    async with receiving() as receiver:
+        yield (
+            [
+                msgspec.structs.replace(
+                    launch,
+                    argv=tuple(receiver.endpoint if word == SPAN_ENDPOINT else word for word in launch.argv),
+                    drawn=(*launch.drawn, receiver.endpoint),
+                )
+                for launch in launches
+            ],
+            receiver,
+        )
 
 
 async def described_at(
     engine: Engine, description: EngineDescription, addresses: Sequence[RunningAddress]
 ) -> EngineDescription:
-    """The description with its addresses; those that get requests now are asked, and differences are noted."""
-    found = [await _described(engine, address) for address in addresses]
-    asked = [each for each, address in zip(found, addresses, strict=True) if _is_asked(address)]
+    """The description with several addresses; those that get requests now are asked, and differences are noted."""
+    labelled = [address for address in addresses if address.label is not None]
+    found = [await _described(engine, address) for address in labelled]
+    asked = [each for each, address in zip(found, labelled, strict=True) if address.gets_requests]
     differing = [each for each in asked if (each.version, each.settings) != (asked[0].version, asked[0].settings)]
     notes = [f"{each.label} reports another version or other settings than {asked[0].label}" for each in differing]
     return msgspec.structs.replace(description, addresses=found, notes=[*description.notes, *notes])
 
 
-def _is_asked(address: RunningAddress) -> bool:
-    return address.is_target and not address.is_late
-
-
 async def _described(engine: Engine, address: RunningAddress) -> AddressDescription:
-    details = await engine.describe(address.server) if _is_asked(address) else {}
+    details = await engine.describe(address.server) if address.gets_requests else {}
     return msgspec.structs.replace(
-        description_of(address),
+        address.described(),
         version=details.pop("version", None),
         details=masked_data(details),
         settings=masked_data(engine.settings_in(details)) if isinstance(engine, ReportsSettings) else {},

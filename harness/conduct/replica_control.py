@@ -16,8 +16,9 @@ import psutil
 
 from bakeoff.engines import EngineError, Launch, Server, launched
 from bakeoff.engines.deployment import is_here
+from bakeoff.engines.endpoint import endpoint
 from bakeoff.engines.errors import NotReady
-from bakeoff.engines.server import host_and_port, require_listener
+from bakeoff.engines.server import require_listener
 from bakeoff.engines.tail import status_text, tail
 from bakeoff.harness.errors import FaultFailed
 from bakeoff.harness.telemetry.own_processes import FORWARDERS, listeners
@@ -293,7 +294,8 @@ def processes_at(url: str) -> list[psutil.Process]:
     Raises:
         FaultFailed: none can be seen, or one that only forwards requests listens there.
     """
-    host, port = host_and_port(url)
+    address = endpoint(url)
+    host, port = address.host, address.port
     if not is_here(host):
         raise FaultFailed(f"{url} is on another host; give begin and end")
     try:

@@ -23,11 +23,11 @@ class Replicas(msgspec.Struct, frozen=True):
     """Which servers are started of an engine.
 
     Attributes:
-        labels: of several servers; empty for one.
+        labels: of the servers; None for the only one.
         late: those that a fault starts under load.
     """
 
-    labels: tuple[str, ...] = ()
+    labels: tuple[str | None, ...] = (None,)
     late: frozenset[str] = frozenset()
 
 
@@ -51,8 +51,8 @@ class Part(msgspec.Struct, frozen=True):
     """What one replica may use of this machine.
 
     Attributes:
-        gpus: as ``CUDA_VISIBLE_DEVICES`` names them.
-        cores: CPU cores; empty for all, beside GPUs.
+        gpus: as ``CUDA_VISIBLE_DEVICES`` names them; empty for all that the engine may use.
+        cores: CPU cores; empty for all.
     """
 
     gpus: Sequence[str] = ()
@@ -73,6 +73,8 @@ def parts_of(gpus: Sequence[str], cores: Sequence[int], replicas: int) -> list[P
         cores: that this process may use.
         replicas: of the engine.
     """
+    if replicas == 1:
+        return [Part()]
     if gpus:
         return [Part(gpus=part) for part in _divided(gpus, replicas)]
     return [Part(cores=part) for part in _divided(cores, replicas)]
@@ -86,23 +88,28 @@ def _divided(whole: Sequence[T], parts: int) -> list[Sequence[T]]:
 
 def own_parts(replicas: Replicas, gpus: Sequence[str]) -> list[Part]:
     """What each replica may use of this machine, by the GPUs that the engine may use."""
-    return parts_of(gpus, sorted(os.sched_getaffinity(0)), len(replicas.labels)) if replicas.labels else []
+    return parts_of(gpus, sorted(os.sched_getaffinity(0)), len(replicas.labels))
 
 
-def launches_of(engine: Engine, parts: Sequence[Part]) -> list[Launch]:
-    """How to start each replica, on a free port of its own.
+def launches_of(engine: Engine, parts: Sequence[Part], port: int | None = None) -> list[Launch]:
+    """How to start each replica, on a port of its own; none for an engine that runs already.
 
     Args:
-        engine: is launched.
+        engine: that they are.
         parts: what each may use.
+        port: of the only one; None for free ports.
+
+    Raises:
+        EngineError: ``port`` is taken.
     """
     found: list[Launch] = []
     for own in parts:
-        port = pick_port()
-        while any(port == other.port for other in found):
-            port = pick_port()
-        launch = engine.launch(port)
-        assert launch is not None
+        place = pick_port(port)
+        while any(place == other.port for other in found):
+            place = pick_port()
+        launch = engine.launch(place)
+        if launch is None:
+            return []
         env = launch.env | ({VISIBLE: ",".join(own.gpus)} if own.gpus else {})
         found.append(msgspec.structs.replace(launch, env=env, cores=tuple(own.cores)))
     return found
@@ -135,6 +142,8 @@ async def replicas_started(
         try:
             return await stacks[number].enter_async_context(running)
         except EngineError as error:
+            if replicas.labels[number] is None:
+                raise
             raise type(error)(f"{replicas.labels[number]}: {error}", error.log_tail) from error
 
     try:

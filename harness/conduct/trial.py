@@ -12,10 +12,10 @@ from bakeoff.engines import Server
 from bakeoff.harness.client import Fleet, Issue, LoadResult
 from bakeoff.harness.client.decode.log import decode_log
 from bakeoff.harness.conduct.addresses import (
-    division_of,
     pages_of,
     prefix_caches_of,
     replicas_of,
+    targets_at,
 )
 from bakeoff.harness.conduct.client_errors import ClientErrors
 from bakeoff.harness.conduct.engine_start import EngineUnderTest
@@ -107,7 +107,7 @@ class TrialRunner:
         folder.create()
         load = TrialLoad(self._context, under_test, plan, traffic, folder)
         started_ns = self._world.now_ns()
-        pages = pages_of(under_test.engine, under_test.server, under_test.addresses)
+        pages = pages_of(under_test.engine, under_test.addresses)
         recorder = recording(under_test, folder) if plan.profiled else contextlib.nullcontext()
         own = under_test.own if self._fleet.is_local else OwnProcesses(unknown="the client's workers run on a cluster")
         sampled = self._sampler.into(
@@ -200,8 +200,10 @@ class TrialRunner:
 
     def _described(self, under_test: EngineUnderTest) -> EngineDescription:
         """The engine with the rule by which the client divides its requests."""
-        division = division_of(under_test.addresses, self._experiment.engine(under_test.description.label).balance)
-        return msgspec.structs.replace(under_test.description, balance=division.balance.value if division else None)
+        if len(targets_at(under_test.addresses)) == 1:
+            return under_test.description
+        balance = self._experiment.engine(under_test.description.label).division
+        return msgspec.structs.replace(under_test.description, balance=balance.value)
 
     async def _unless_death(
         self, under_test: EngineUnderTest, work: Coroutine[Any, Any, LoadResult], faults: FaultInjector

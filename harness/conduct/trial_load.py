@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
-from bakeoff.engines import Server
 from bakeoff.engines.addresses import replica_header_of
 from bakeoff.harness.client import Closed, Fleet, LoadResult
 from bakeoff.harness.client.fleet.fleet import LoadOrder, Share
-from bakeoff.harness.client.wire.orders import Format
+from bakeoff.harness.client.wire.orders import Format, Target
 from bakeoff.harness.client.wire.plan import WireSession, new_nonce, wire_sessions
-from bakeoff.harness.conduct.addresses import division_of, reset_caches, target_servers
+from bakeoff.harness.conduct.addresses import reset_caches, targets_at
 from bakeoff.harness.conduct.engine_start import EngineUnderTest
 from bakeoff.harness.conduct.kernels import LOAD_S
 from bakeoff.harness.conduct.progress import Observer, Stage
@@ -122,9 +121,9 @@ class TrialLoad:
         self.was_reset = limits.cache is not Cache.WARM and await self._reset_caches()
         sent = 0
         if not isinstance(traffic, PlayedTraffic):
-            for server in target_servers(under_test.server, under_test.addresses):  # each has a cache of its own
-                primers = tuple(traffic.primers())
-                sent += await self._prime(primers, slots=_SLOTS, sent=sent, only=server)
+            for target in targets_at(under_test.addresses):
+                if not target.is_late:  # each has a cache of its own
+                    sent += await self._prime(tuple(traffic.primers()), slots=_SLOTS, sent=sent, only=target)
             share, sessions = share_of(load, limits), traffic.window
         else:
             for part in (traffic.play.primers, traffic.play.warm_up):
@@ -217,7 +216,7 @@ class TrialLoad:
         *,
         slots: int,
         sent: int = 0,
-        only: Server | None = None,
+        only: Target | None = None,
     ) -> int:
         """Fill the prefix cache, ``slots`` sessions at a time; returns the number of requests sent.
 
@@ -229,7 +228,7 @@ class TrialLoad:
             share = Closed(min(slots, len(counts)), self._experiment.trial.request_timeout_s * requests)
             order = self._order(share, Phase.WARMUP)
             if only is not None:
-                order = msgspec.structs.replace(order, base_url=only.base_url, division=None)
+                order = msgspec.structs.replace(order, targets=(only,))
             # numbered below 0, because the window's requests are numbered from 0
             await self._fleet.load(order, self._encoded(sessions, -sent - requests), self._folder)
         return requests
@@ -257,14 +256,14 @@ class TrialLoad:
     def _order(self, share: Share, phase: Phase) -> LoadOrder:
         under_test, config = self._under_test, self._experiment.engine(self._plan.engine)
         return LoadOrder(
-            base_url=under_test.server.base_url,
+            targets=targets_at(under_test.addresses),
             access=under_test.server.access,
             share=share,
             timeout_s=self._experiment.trial.request_timeout_s,
             phase=phase,
             transport=self._experiment.client.transport,
             format=format_of(config),
-            division=division_of(under_test.addresses, config.balance),
+            balance=config.division,
             replica_header=replica_header_of(config.replica_header, config.addresses)
             if config.replica_header
             else None,
@@ -272,7 +271,7 @@ class TrialLoad:
 
     async def _reset_caches(self) -> bool:
         under_test = self._under_test
-        return await reset_caches(under_test.engine, under_test.server, under_test.addresses)
+        return await reset_caches(under_test.engine, under_test.addresses)
 
 
 def format_of(config: EngineConfig) -> Format:

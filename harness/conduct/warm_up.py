@@ -13,6 +13,7 @@ import msgspec
 from bakeoff.engines import Engine, Server
 from bakeoff.harness.client import Closed, Fleet
 from bakeoff.harness.client.fleet.fleet import LoadOrder
+from bakeoff.harness.client.wire.orders import Target
 from bakeoff.harness.client.wire.plan import wire_sessions
 from bakeoff.harness.client.wire.stream_content import is_success
 from bakeoff.harness.conduct.traffic_classes import classes_of
@@ -129,7 +130,7 @@ class WarmUp:
         sessions = self._planner.warm_up_sessions(name)
         share = Closed(1, self._timeout_s, 1)  # a server that hangs gets one request, not one after the other
         order = LoadOrder(
-            server.base_url, share, self._timeout_s, Phase.WARMUP, self._transport, server.access
+            (Target(server.base_url),), share, self._timeout_s, Phase.WARMUP, self._transport, server.access
         )  # fmt: skip
         with scratch_folder() as scratch:
             folder = TrialFolder(scratch)

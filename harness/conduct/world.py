@@ -297,10 +297,8 @@ class RealWorld:
 
     def control(self, under_test: EngineUnderTest, replica: str | None, log: Path) -> Control:
         """Power over processes of this machine, or by the fault's commands."""
-        for address in under_test.addresses:
-            if address.label == replica:
-                return control_of(address.launch, address.server, log)
-        return control_of(under_test.launch, under_test.server, log)
+        address = next((each for each in under_test.addresses if each.label == replica), under_test.addresses[0])
+        return control_of(address.launch, address.server, log)
 
     def fleet(self, client: ClientConfig) -> AbstractAsyncContextManager[Fleet]:
         """Workers on this machine, or on a Ray cluster."""

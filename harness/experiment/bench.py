@@ -2,15 +2,14 @@
 
 import asyncio
 import re
-import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from bakeoff.engines import Deployment
-from bakeoff.engines.base import base_url
 from bakeoff.engines.dialects.failures import UNREADABLE
+from bakeoff.engines.endpoint import endpoint
 from bakeoff.engines.errors import NotIdentified, NotReady
 from bakeoff.engines.identification import identify, only_model, tokenizer_folder
 from bakeoff.engines.identity import Identity
@@ -63,10 +62,10 @@ def identified(
         )
         for server, url in zip(servers, urls, strict=True)
     ]  # fmt: skip
-    # base_url: errors must not quote the URL's password
-    models = [model or only_model(each, base_url(url)) for each, url in zip(identities, urls, strict=True)]
+    bases = [endpoint(url).base_url for url in urls]  # errors must not quote a password
+    models = [model or only_model(each, base) for each, base in zip(identities, bases, strict=True)]
     if len(set(models)) > 1:
-        served = " and ".join(f"{base_url(url)} serves {name}" for url, name in zip(urls, models, strict=True))
+        served = " and ".join(f"{base} serves {name}" for base, name in zip(bases, models, strict=True))
         raise BadExperiment(f"{served}; both must answer to one name: give it as --model, or serve them under one")
     first = identities[0]
     folder = str(tokenizer or tokenizer_folder(models[0], first.checkpoint) or APPROXIMATE)
@@ -81,8 +80,8 @@ def _labels(adapters: Sequence[str], urls: Sequence[str]) -> list[str | None]:
     """Names of engines in tables: where the adapter's is that of several, also the port, the host or a letter."""
     if len(set(adapters)) == len(adapters):
         return [None] * len(adapters)
-    parts = [urllib.parse.urlsplit(base_url(url)) for url in urls]
-    ports, hosts = [str(each.port or each.scheme) for each in parts], [each.hostname or "" for each in parts]
+    parsed = [endpoint(url) for url in urls]
+    ports, hosts = [str(each.port) for each in parsed], [each.host for each in parsed]
     letters = [chr(ord("a") + place) for place in range(len(urls))]
     places = next(names for names in (ports, hosts, letters) if len(set(names)) == len(names))
     return [
@@ -136,8 +135,8 @@ async def _identity(deployment: Deployment, engine: str | None, model: str | Non
         if not ray:
             raise
         if engine is None or model is None:
+            place = endpoint(deployment.url or "").base_url
             raise NotIdentified(
-                f"{base_url(deployment.url or '')} cannot be reached from this machine; give --engine and --model, or "
-                "correct --url"
+                f"{place} cannot be reached from this machine; give --engine and --model, or correct --url"
             ) from error
     return Identity(engine, (model,))

@@ -14,7 +14,8 @@ import aiohttp
 import msgspec
 
 from bakeoff.engines import Deployment
-from bakeoff.engines.base import access_to, base_url
+from bakeoff.engines.base import access_to
+from bakeoff.engines.endpoint import endpoint
 from bakeoff.engines.identification import identify, only_model
 from bakeoff.engines.secrets import conceal
 from bakeoff.engines.server import redirection
@@ -66,7 +67,7 @@ class PromptScorer:
 
     def __init__(self, session: aiohttp.ClientSession, deployment: Deployment, model: str) -> None:
         access = access_to(deployment)
-        self.url, self.model = base_url(deployment.url or ""), model
+        self.url, self.model = endpoint(deployment.url or "").base_url, model
         self._session = session
         self._address, self._headers = self.url + access.path(_PATH), access.headers
 
@@ -123,7 +124,7 @@ async def served_model(deployment: Deployment, name: str | None = None) -> tuple
     """
     conceal(*deployment.secrets())
     identity = await identify(deployment)
-    return name or only_model(identity, base_url(deployment.url or "")), identity.checkpoint
+    return name or only_model(identity, endpoint(deployment.url or "").base_url), identity.checkpoint
 
 
 def _refusal(status: int, content: bytes) -> str:

@@ -15,11 +15,11 @@ import http.client
 import math
 import threading
 import time
-import urllib.parse
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
+from bakeoff.engines.endpoint import endpoint
 from bakeoff.engines.metrics.prometheus import Sample, samples
 from bakeoff.engines.secrets import masked
 from bakeoff.harness.telemetry.loop import Ticker
@@ -168,11 +168,10 @@ class ExporterProbe:
     """
 
     def __init__(self, page: ExporterPage, emit: Callable[[TelemetryRecord], None], sampled: Mapping[str, str]) -> None:
-        parts = urllib.parse.urlsplit(page.url)
-        path = f"{parts.path or '/metrics'}{f'?{parts.query}' if parts.query else ''}"
-        host = parts.netloc.rpartition("@")[2]
-        self._place = host if path == "/metrics" else f"{host}{path}"
-        self._page = Page(f"{parts.scheme}://{host}", path, page.access)
+        address = endpoint(page.url)
+        path = f"{address.path or '/metrics'}{f'?{address.query}' if address.query else ''}"
+        self._place = address.authority if path == "/metrics" else f"{address.authority}{path}"
+        self._page = Page(address.origin, path, page.access)
         self._reader = ExporterReader(page.gpus)
         self._emit = emit
         self._sampled = sampled

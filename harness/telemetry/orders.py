@@ -4,12 +4,11 @@ The reply to an order is its number, once it is in effect; the number distinguis
 reply that is a string states why samples cannot be written.
 """
 
-import urllib.parse
-
 import msgspec
 
 from bakeoff.engines import Access
 from bakeoff.engines.addresses import Address
+from bakeoff.engines.endpoint import endpoint
 from bakeoff.engines.metrics import MetricsSource, Prometheus
 
 INTERVAL_NS = 100_000_000
@@ -57,12 +56,12 @@ def page_of(address: Address, source: MetricsSource, access: Access, name: str) 
     """
     if address.metrics is None:
         return ServerPage(address.url, source, access, name)
-    parts = urllib.parse.urlsplit(address.metrics)
-    path = parts.path or source.path
+    page = endpoint(address.metrics)
+    path = page.path or source.path
     own = {"path": path, "port": None} if isinstance(source, Prometheus) else {"path": path}
-    query = "&".join(filter(None, (parts.query, access.query)))
+    query = "&".join(filter(None, (page.query, access.query)))
     whole = msgspec.structs.replace(access, query=query, is_versioned=False)  # the path needs no prefix
-    return ServerPage(f"{parts.scheme}://{parts.netloc}", msgspec.structs.replace(source, **own), whole, name)
+    return ServerPage(page.origin, msgspec.structs.replace(source, **own), whole, name)
 
 
 class OwnProcesses(msgspec.Struct, frozen=True):

@@ -15,8 +15,8 @@ from typing import NamedTuple
 import psutil
 
 from bakeoff.engines.deployment import is_here
+from bakeoff.engines.endpoint import endpoint
 from bakeoff.engines.launcher import Launch
-from bakeoff.engines.server import host_and_port
 from bakeoff.harness.telemetry import OwnProcesses
 
 _ASK_S = 5.0
@@ -39,16 +39,16 @@ FORWARDERS = frozenset(
 """Programs that listen on an engine's port on its behalf."""
 
 
-async def own_processes(launch: Launch | None, url: str | None) -> OwnProcesses:
-    """The processes of a running engine.
+async def own_processes(launch: Launch | None, url: str) -> OwnProcesses:
+    """The processes of a server of an engine.
 
     Args:
         launch: how the harness started it; None if it did not.
-        url: address of an engine that the harness did not start.
+        url: its address.
     """
     if launch is not None:
         return await asyncio.to_thread(in_container, launch.container) if launch.container else OwnProcesses()
-    return await asyncio.to_thread(at_address, url or "")
+    return await asyncio.to_thread(at_address, url)
 
 
 def in_container(argv: tuple[str, ...], proc: Path = Path("/proc")) -> OwnProcesses:
@@ -87,8 +87,9 @@ def listeners() -> list[Listener]:
 
 def at_address(url: str) -> OwnProcesses:
     """The processes that listen at ``url``, and those started together with them."""
-    host, port = host_and_port(url)
-    if not is_here(host):
+    address = endpoint(url)
+    port = address.port
+    if not is_here(address.host):
         return OwnProcesses()
     pids, names = set[int](), set[str]()
     with contextlib.suppress(psutil.Error, OSError):

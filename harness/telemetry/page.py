@@ -3,10 +3,10 @@
 import http.client
 import ssl
 import time
-import urllib.parse
 from collections.abc import Callable, Mapping
 
 from bakeoff.engines import Access
+from bakeoff.engines.endpoint import Endpoint, endpoint
 from bakeoff.engines.secrets import conceal
 
 _HEADERS = {"accept": "text/plain; version=0.0.4, application/json; q=0.5", "accept-encoding": "identity"}
@@ -48,10 +48,10 @@ class Page:
         clock_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         conceal(*access.headers.values(), access.query)
-        parts = urllib.parse.urlsplit(base_url)
-        self.path = parts.path.rstrip("/") + access.path(path)
+        address = endpoint(base_url)
+        self.path = address.path.rstrip("/") + access.path(path)
         self._headers: Mapping[str, str] = access.headers | _HEADERS
-        self._connection = _connection(parts, port or parts.port, timeout_s)
+        self._connection = _connection(address, port or address.port, timeout_s)
         self._clock_ns = clock_ns
 
     def close(self) -> None:
@@ -84,9 +84,9 @@ class Page:
         return before_ns, body, self._clock_ns()
 
 
-def _connection(parts: urllib.parse.SplitResult, port: int | None, timeout_s: float) -> http.client.HTTPConnection:
+def _connection(address: Endpoint, port: int, timeout_s: float) -> http.client.HTTPConnection:
     """A connection, not yet opened."""
-    if parts.scheme == "https":
+    if address.scheme == "https":
         context = ssl.create_default_context()
-        return http.client.HTTPSConnection(parts.hostname or "", port, timeout=timeout_s, context=context)
-    return http.client.HTTPConnection(parts.hostname or "", port, timeout=timeout_s)
+        return http.client.HTTPSConnection(address.host, port, timeout=timeout_s, context=context)
+    return http.client.HTTPConnection(address.host, port, timeout=timeout_s)

@@ -162,9 +162,9 @@ class VirtualEnvironment:
     def __init__(self, servers: Mapping[str, VirtualServer]) -> None:
         self._servers = servers
 
-    def transport(self, order: Prepare) -> VirtualTransport:
-        """A transport to the server at the order's address."""
-        server = self._servers[order.base_url]
+    def transport(self, order: Prepare, base_url: str) -> VirtualTransport:
+        """A transport to the server at an address."""
+        server = self._servers[base_url]
         return VirtualTransport(server, server.dial_s, _trial_of(Path(order.log).parent), order.phase)
 
     def clock(self) -> LoopClock:

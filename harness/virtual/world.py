@@ -19,7 +19,7 @@ from bakeoff.engines.errors import EngineDied
 from bakeoff.engines.request_shape import plain_dialect, shape_of
 from bakeoff.harness.calibration.client_error import Shape
 from bakeoff.harness.client import Fleet
-from bakeoff.harness.conduct.addresses import RunningAddress, description_of, running_addresses
+from bakeoff.harness.conduct.addresses import RunningAddress, running_addresses
 from bakeoff.harness.conduct.engine_start import EngineUnderTest, notes_of, settings_asked
 from bakeoff.harness.conduct.replicas import ONE, Replicas
 from bakeoff.harness.conduct.world import Fetching, Provenance, Telemetry
@@ -214,45 +214,42 @@ class VirtualWorld:
         site.starts += 1
         owned = engine.url is None
         addresses = running_addresses(engine) or self._replicas(replicas)
-        running = (each.server.base_url for each in addresses if not each.is_late)
-        url = engine.url or next(running, None) or self._new_url()
         if owned:
             await self.in_thread(log.touch)
             await self._ready(site)
-        server = self._server(url, site, owned=owned)
-        server.start_s = site.engine.start_s if owned else None
-        places = [address.server.base_url for address in addresses if address.server.base_url != url]
-        others = {
-            place: self._server(place, site, owned=owned, replica=number)
-            for number, place in enumerate(places, start=1)
+        first = next(address for address in addresses if address.gets_requests)
+        order = [first, *(address for address in addresses if address is not first)]
+        servers = {
+            address.server.base_url: self._server(address.server.base_url, site, owned=owned, replica=number)
+            for number, address in enumerate(order)
         }
-        self._servers.update({url: server, **others})
+        server = servers[first.server.base_url]
+        server.start_s = site.engine.start_s if owned else None
+        self._servers.update(servers)
         addresses = tuple(
-            msgspec.structs.replace(address, server=self._servers[address.server.base_url]) for address in addresses
+            msgspec.structs.replace(address, server=servers[address.server.base_url]) for address in addresses
         )
         for address in addresses:
-            if address.is_late:
-                self._servers[address.server.base_url].is_down = True
+            servers[address.server.base_url].is_down = address.is_late
         startup = Startup(
             start_s=server.start_s, host_available_before_bytes=MEMORY_BYTES, host_available_ready_bytes=MEMORY_BYTES
         )
         description = EngineDescription(
             details={"config": site.engine.cache_config},
             label=label, adapter=engine.adapter, version="virtual", url=engine.url, model=model.name,
-            addresses=[description_of(address) for address in addresses],
+            addresses=[address.described() for address in addresses if address.label is not None],
             asked=settings_asked(engine), notes=notes_of(engine), request=msgspec.to_builtins(shape_of(engine.dialect)),
         )  # fmt: skip
         try:
-            yield EngineUnderTest(engine, server, description, startup, None, addresses=addresses)
+            yield EngineUnderTest(engine, addresses, description, startup, None)
         finally:
-            for each in (server, *others.values()):
+            for each in servers.values():
                 each.stop()
 
     def control(self, under_test: EngineUnderTest, replica: str | None, log: Path) -> VirtualControl:  # noqa: ARG002
         """Power over a virtual server."""
-        urls = {address.label: address.server.base_url for address in under_test.addresses}
-        url = urls.get(replica or "", under_test.server.base_url)
-        return VirtualControl(self._servers[url], self._site(under_test.description.label).engine.start_s)
+        server = under_test.servers.get(replica, under_test.server)
+        return VirtualControl(self._servers[server.base_url], self._site(under_test.description.label).engine.start_s)
 
     @contextlib.asynccontextmanager
     async def _client(self, workers: int) -> AsyncGenerator[Fleet]:

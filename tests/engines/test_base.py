@@ -7,29 +7,11 @@ import msgspec
 import pytest
 
 from bakeoff.engines import Deployment, Engine, EngineError, Model, engine
-from bakeoff.engines.base import access_to, base_url
+from bakeoff.engines.base import access_to
 from bakeoff.engines.errors import BadOption
-from bakeoff.engines.secrets import conceal, masked
+from bakeoff.engines.secrets import masked
 
 SENTINEL = "sk-sentinel-0451"
-
-
-@pytest.mark.parametrize(
-    ("url", "base"),
-    [
-        ("http://127.0.0.1:8000", "http://127.0.0.1:8000"),
-        ("http://127.0.0.1:8000/", "http://127.0.0.1:8000"),
-        ("http://127.0.0.1:8000/v1", "http://127.0.0.1:8000"),
-        ("http://127.0.0.1:8000/v1//", "http://127.0.0.1:8000"),
-        ("https://api.example.org/openai/v1", "https://api.example.org/openai"),
-        ("https://v1.example.org/v1beta", "https://v1.example.org/v1beta"),
-        ("http://127.0.0.1:8000/v1/chat/completions", "http://127.0.0.1:8000"),
-        ("https://api.example.org/api/paas/v4/chat/completions/", "https://api.example.org/api/paas/v4"),
-        ("https://me:pass-sentinel@api.example.org:8443/v1?key=query-sentinel#part", "https://api.example.org:8443"),
-    ],
-)
-def test_an_address_loses_its_secrets_and_the_version_that_every_path_begins_with(url: str, base: str) -> None:
-    assert base_url(url) == base
 
 
 @pytest.mark.parametrize(
@@ -48,28 +30,6 @@ def test_a_version_in_the_address_replaces_that_of_the_paths(url: str, path: str
     access = access_to(Deployment(url=url))
     assert access.path("/v1/chat/completions") == path
     assert access.path("/metrics") == "/metrics"
-
-
-@pytest.mark.parametrize("url", ["127.0.0.1:8000", "localhost", "ftp://x", "", "file:///etc/passwd"])
-def test_an_address_that_is_not_http_is_the_users_mistake(url: str) -> None:
-    with pytest.raises(BadOption) as caught:
-        base_url(url)
-    assert str(caught.value) == f"url must begin with http:// or https://, not '{url}'"
-
-
-def test_an_address_without_a_host_is_one_too() -> None:
-    with pytest.raises(BadOption, match="url has no host: 'http:///v1'"):
-        base_url("http:///v1")
-
-
-@pytest.mark.parametrize("url", ["http://127.0.0.1:99999", "http://h:x", "http://[::1", "https://u:pw@[::1/v1"])
-def test_an_address_that_cannot_be_parsed_is_one_too(url: str) -> None:
-    deployment = Deployment(url=url)
-    conceal(*deployment.secrets())
-    with pytest.raises(BadOption, match=r"^url '.*' is not an address: \w+") as caught:
-        base_url(url)
-    assert "pw" not in masked(str(caught.value))
-    assert deployment.gpus({"CUDA_VISIBLE_DEVICES": "1"}) in {"1", ""}
 
 
 def test_a_model_is_stored_with_what_is_known_of_it() -> None:

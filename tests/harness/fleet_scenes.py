@@ -11,6 +11,7 @@ import uvloop
 from bakeoff.engines.dialects import ReferenceDialect
 from bakeoff.harness.client import Closed, Fleet, LoadResult, Open
 from bakeoff.harness.client.fleet.fleet import LoadOrder
+from bakeoff.harness.client.wire.orders import Target
 from bakeoff.harness.client.wire.plan import WireSession, wire_sessions
 from bakeoff.harness.truth import Schedule, Truth, truth_process
 from bakeoff.results.log.store import TrialFolder
@@ -58,7 +59,7 @@ async def put_on(
     """Run one load; returns the fleet's result and the records in the order of the plan."""
     trial = TrialFolder(folder)
     trial.create()
-    result = await fleet.load(LoadOrder(url, share, timeout_s=20), wire(sessions), trial)
+    result = await fleet.load(LoadOrder((Target(url),), share, timeout_s=20), wire(sessions), trial)
     return result, sorted(trial.read_streams(), key=lambda record: record.index)
 
 

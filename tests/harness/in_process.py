@@ -16,8 +16,8 @@ from bakeoff.harness.virtual.worker_host import NoMeter, VirtualWorkerHost
 class _Sockets:
     """A :class:`~bakeoff.harness.client.worker.load_runner.LoadEnvironment`: this machine, on the loop of the test."""
 
-    def transport(self, order: Prepare) -> HttpTransport:
-        return HttpTransport(order.base_url, order.access)
+    def transport(self, order: Prepare, base_url: str) -> HttpTransport:
+        return HttpTransport(base_url, order.access)
 
     def clock(self) -> MonotonicClock:
         return MonotonicClock()

@@ -16,6 +16,7 @@ import numpy as np
 from bakeoff.engines.dialects import ReferenceDialect
 from bakeoff.harness.client import Closed, Open, decode_stream, local_fleet
 from bakeoff.harness.client.fleet.fleet import LoadOrder
+from bakeoff.harness.client.wire.orders import Target
 from bakeoff.harness.client.wire.plan import wire_sessions
 from bakeoff.results.log.store import TrialFolder
 from bakeoff.results.metrics import latency
@@ -48,7 +49,7 @@ async def drive(options: argparse.Namespace, sessions: list[PlannedSession]) -> 
     folder.create()
     share = Closed(options.concurrency, _LONG_S) if options.concurrency else Open(sessions[-1].offset_s or 0.0)
     async with local_fleet(1, cores=tuple(os.sched_getaffinity(0))[:1]) as fleet:
-        order = LoadOrder(base_url=options.base_url, share=share, timeout_s=_LONG_S)
+        order = LoadOrder(targets=(Target(options.base_url),), share=share, timeout_s=_LONG_S)
         result = await fleet.load(order, wire_sessions(sessions, dialect, "truth"), folder)
     (options.folder / "load.json").write_bytes(msgspec.json.encode(result))
     return [decode_stream(stream, dialect, None) for stream in folder.read_streams()]

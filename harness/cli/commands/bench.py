@@ -154,7 +154,7 @@ def bench(
         Parent of the new run folder.
     """
     from bakeoff.engines.addresses import Balance
-    from bakeoff.engines.base import base_url
+    from bakeoff.engines.endpoint import endpoint
     from bakeoff.harness.errors import BadExperiment
     from bakeoff.harness.experiment.bench import identified, json_object, split_headers
     from bakeoff.harness.experiment.config import TrialConfig
@@ -214,12 +214,14 @@ def bench(
     experiment = profiling(experiment) if profile else experiment
     if None in {engine, model, tokenizer} or against is not None or len(urls) > 1:
         served = experiment.model
-        names = ", ".join(f"{each.name} at {base_url(at)}" for each, at in zip(experiment.engines, asked, strict=True))
-        if against is not None and base_url(urls[0]) == base_url(against):
+        bases = [endpoint(each).base_url for each in asked]
+        names = ", ".join(f"{each.name} at {base}" for each, base in zip(experiment.engines, bases, strict=True))
+        if against is not None and len(set(bases)) == 1:
             names += " (one server: what differs is noise)"
         if len(urls) > 1:
             one = experiment.engines[0].name
-            names = f"{', '.join(map(base_url, urls))}: replicas of one {one} (--against compares two servers)"
+            places = ", ".join(endpoint(each).base_url for each in urls)
+            names = f"{places}: replicas of one {one} (--against compares two servers)"
         print_line(f"{names}; model {served.name}, tokenizer {served.tokenizer}")
     return measured(experiment, out)
 

@@ -20,14 +20,13 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from bakeoff.engines import Access
-from bakeoff.engines.addresses import ReplicaHeader
+from bakeoff.engines.addresses import Balance, ReplicaHeader
 from bakeoff.harness.client.decode.log import Decoder
 from bakeoff.harness.client.fleet.local_worker import LocalWorker
 from bakeoff.harness.client.fleet.worker_host import WorkerHost
 from bakeoff.harness.client.wire.orders import (
     Alive,
     Closed,
-    Division,
     Done,
     Finish,
     Format,
@@ -44,6 +43,7 @@ from bakeoff.harness.client.wire.orders import (
     Steady,
     Stop,
     Stopped,
+    Target,
     WindowAnswered,
     WindowClosed,
 )
@@ -110,25 +110,25 @@ class LoadOrder(msgspec.Struct, frozen=True):
     """One load for the whole fleet.
 
     Attributes:
-        base_url: of the engine; where requests go, unless they are divided.
+        targets: the addresses that requests go to.
         share: the load on the fleet as a whole.
         timeout_s: limit for one exchange.
         phase: recorded with its requests.
         transport: ``http`` or ``aiohttp``.
         format: wire format of the answers; None if the load need not know which of them failed.
-        division: several addresses that every worker divides its requests among; None for ``base_url`` alone.
+        balance: how every worker divides its requests among several targets.
         replica_header: where answers name the replica behind a router; None if they do not.
         access: credentials for every request; sent to the workers over their pipes, never written to a file.
     """
 
-    base_url: str
+    targets: tuple[Target, ...]
     share: Share
     timeout_s: float
     phase: Phase = Phase.MEASURED
     transport: str = "http"
     access: Access = Access()
     format: Format | None = None
-    division: Division | None = None
+    balance: Balance = Balance.ROUND_ROBIN
     replica_header: ReplicaHeader | None = None
 
 
@@ -304,8 +304,8 @@ class Fleet:
         for worker, sessions, in_progress in zip(workers, pools, begun_pools, strict=True):
             await worker.host.send(
                 Prepare(
-                    base_url=order.base_url,
-                    division=order.division,
+                    targets=order.targets,
+                    balance=order.balance,
                     replica_header=order.replica_header,
                     access=order.access,
                     log=worker.host.remote_path(worker.log),

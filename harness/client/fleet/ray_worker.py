@@ -12,10 +12,10 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
-from urllib.parse import urlsplit
 
 import msgspec
 
+from bakeoff.engines.endpoint import endpoint
 from bakeoff.harness.client.fleet.clock_offset import measured, spanning
 from bakeoff.harness.client.fleet.forwarder import CHUNK_BYTES
 from bakeoff.harness.client.fleet.machine import Machine
@@ -125,7 +125,7 @@ class RayWorker:
             ClientFailed: the node is gone, or cannot reach the engine.
         """
         if isinstance(order, Prepare) and not self._shares_loopback:
-            for url in filter(_is_loopback, order.base_urls):
+            for url in filter(_is_loopback, (target.base_url for target in order.targets)):
                 raise ClientFailed(
                     f"the client worker on {self.host} cannot reach {url}, which is only on this machine; "
                     "start the engine where every node reaches it and give its url in the engine's options"
@@ -260,7 +260,7 @@ def _mark_retrieved(reply: asyncio.Future[bytes]) -> None:
 
 
 def _is_loopback(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
+    host = endpoint(url).host
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -11,7 +11,6 @@ import asyncio
 import socket
 import ssl
 import time
-import urllib.parse
 from collections.abc import Sequence
 from typing import cast
 
@@ -20,6 +19,7 @@ import httptools
 from bakeoff.engines import Access
 from bakeoff.engines.addresses import ReplicaHeader
 from bakeoff.engines.dialects import HttpRequest
+from bakeoff.engines.endpoint import endpoint
 from bakeoff.engines.server import reason_of
 from bakeoff.harness.client.wire.moderator import Moderator
 from bakeoff.harness.client.wire.pool import Pool
@@ -58,13 +58,11 @@ class HttpTransport:
         self._connect_s = connect_s
         self._access = access
         self.replica_header = replica_header
-        parts = urllib.parse.urlsplit(base_url)
-        assert parts.hostname is not None, f"no host in {base_url}"
-        self._host = parts.hostname
-        self._port = parts.port or (443 if parts.scheme == "https" else 80)
-        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
-        self._prefix = parts.path.rstrip("/")
-        self._host_header = parts.netloc.rpartition("@")[2]
+        address = endpoint(base_url)
+        self._host, self._port = address.host, address.port
+        self._tls = ssl.create_default_context() if address.scheme == "https" else None
+        self._prefix = address.path.rstrip("/")
+        self._host_header = address.authority
         self.moderator = Moderator()
         self._addresses: _Addresses = ()
         self._pool = Pool(self._connect)

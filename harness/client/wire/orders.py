@@ -80,25 +80,18 @@ class Format(msgspec.Struct, frozen=True):
 class Target(msgspec.Struct, frozen=True):
     """One of the addresses that a load goes to."""
 
-    label: str
-    """Recorded with its requests."""
     base_url: str
+    label: str | None = None
+    """Recorded with its requests; None for the only one."""
     is_late: bool = False
     """Whether it gets no request before :class:`Join` names it."""
-
-
-class Division(msgspec.Struct, frozen=True):
-    """How each worker divides its requests among several addresses."""
-
-    targets: tuple[Target, ...]
-    balance: Balance = Balance.ROUND_ROBIN
 
 
 class Prepare(msgspec.Struct, frozen=True, tag="prepare"):
     """Prepare a load: open connections, read ahead. The reply is :class:`Ready`."""
 
-    base_url: str
-    """Where requests go, unless they are divided."""
+    targets: tuple[Target, ...]
+    """Where requests go."""
     access: Access
     """Credentials for every request."""
     log: str
@@ -114,15 +107,10 @@ class Prepare(msgspec.Struct, frozen=True, tag="prepare"):
     """Wire format of the answers, to find failures in them; None to look only at statuses and connections."""
     begun: Pool | None = None
     """Steady load: the sessions in progress at its start; those of a closed loop occupy its slots."""
-    division: Division | None = None
-    """Several addresses; None for ``base_url`` alone."""
+    balance: Balance = Balance.ROUND_ROBIN
+    """How the worker divides its requests among several targets."""
     replica_header: ReplicaHeader | None = None
     """Where answers name the replica behind a router; None if they do not."""
-
-    @property
-    def base_urls(self) -> tuple[str, ...]:
-        """Every address that the load goes to."""
-        return tuple(target.base_url for target in self.division.targets) if self.division else (self.base_url,)
 
 
 class Go(msgspec.Struct, frozen=True, tag="go"):

@@ -7,14 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-import msgspec
-
+from bakeoff.engines.addresses import Balance
 from bakeoff.harness.client.wire.balancing import Balancer, balancer
 from bakeoff.harness.client.wire.divided_transport import DividedTransport
 from bakeoff.harness.client.wire.orders import (
     ClockTime,
     Closed,
-    Division,
     Done,
     Finish,
     Go,
@@ -30,6 +28,7 @@ from bakeoff.harness.client.wire.orders import (
     Steady,
     Stop,
     Stopped,
+    Target,
 )
 from bakeoff.harness.client.wire.plan import read_wire
 from bakeoff.harness.client.wire.transport import Transport
@@ -61,8 +60,8 @@ class Meter(Protocol):
 class LoadEnvironment(Protocol):
     """The parts of a worker that depend on where it runs."""
 
-    def transport(self, order: Prepare) -> Transport:
-        """A transport to the ``base_url`` of an order."""
+    def transport(self, order: Prepare, base_url: str) -> Transport:
+        """A transport to one target of an order."""
         ...
 
     def clock(self) -> Clock:
@@ -88,7 +87,7 @@ class LoadRunner:
         self._go: asyncio.Future[int] | None = None
         self._load: asyncio.Task[Done] | None = None
         self._driver: Driver | None = None
-        self._balancer: tuple[Division, Balancer] | None = None
+        self._balancer: tuple[tuple[tuple[Target, ...], Balance], Balancer] | None = None
         self._divided: DividedTransport | None = None
 
     async def execute(self, order: Order) -> None:
@@ -156,16 +155,15 @@ class LoadRunner:
                 await transport.close()
 
     def _transport(self, order: Prepare) -> Transport:
-        """A transport to the address or the addresses of a load."""
-        division = order.division
-        if division is None:
-            return self._environment.transport(order)
-        if self._balancer is None or self._balancer[0] != division:
-            self._balancer = division, balancer(division.balance, [target.label for target in division.targets])
-        orders = (msgspec.structs.replace(order, base_url=url) for url in order.base_urls)
+        """A transport to the targets of a load."""
+        transports = [self._environment.transport(order, target.base_url) for target in order.targets]
+        if len(transports) == 1:  # directly, because a division delays each send
+            return transports[0]
+        division = order.targets, order.balance
         # Kept from load to load: what was sent to an address before the load is in its cache.
-        transports = [self._environment.transport(part) for part in orders]
-        self._divided = DividedTransport(division.targets, transports, self._balancer[1])
+        if self._balancer is None or self._balancer[0] != division:
+            self._balancer = division, balancer(order.balance, [target.label or "" for target in order.targets])
+        self._divided = DividedTransport(order.targets, transports, self._balancer[1])
         return self._divided
 
     async def _drive(self, driver: Driver, order: Prepare) -> Issue:

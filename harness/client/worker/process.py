@@ -40,11 +40,11 @@ _TRANSPORTS = {
 class _Process:
     """This process as the environment of its loads."""
 
-    def transport(self, order: Prepare) -> Transport:
+    def transport(self, order: Prepare, base_url: str) -> Transport:
         """A transport over sockets."""
         kind = pkgutil.resolve_name(_TRANSPORTS[order.transport])
         connect_s = min(order.timeout_s, CONNECT_S)
-        transport: Transport = kind(order.base_url, order.access, order.replica_header, connect_s=connect_s)
+        transport: Transport = kind(base_url, order.access, order.replica_header, connect_s=connect_s)
         return transport
 
     def clock(self) -> MonotonicClock:

@@ -14,6 +14,7 @@ from bakeoff.engines import pick_port
 from bakeoff.engines.dialects import ReferenceDialect
 from bakeoff.harness.client import Closed, decode_stream, local_fleet
 from bakeoff.harness.client.fleet.fleet import LoadOrder
+from bakeoff.harness.client.wire.orders import Target
 from bakeoff.harness.client.wire.plan import wire_sessions
 from bakeoff.harness.truth import Fault, Schedule, truth_process
 from bakeoff.results.log.store import TrialFolder
@@ -41,7 +42,7 @@ async def load(schedule: Schedule, requests: int) -> list[RequestRecord]:
     with tempfile.TemporaryDirectory() as scratch:
         folder = TrialFolder(Path(scratch))
         async with truth_process(schedule, port), local_fleet(1) as fleet:
-            order = LoadOrder(f"http://127.0.0.1:{port}", Closed(STREAMS, 600.0), TIMEOUT_S)
+            order = LoadOrder((Target(f"http://127.0.0.1:{port}"),), Closed(STREAMS, 600.0), TIMEOUT_S)
             result = await fleet.load(order, wire_sessions(sessions, ReferenceDialect(), "truth"), folder)
         records = [decode_stream(stream, ReferenceDialect(), None) for stream in folder.read_streams()]
     assert len(records) == result.planned == requests, f"{result.planned} planned, {len(records)} recorded"

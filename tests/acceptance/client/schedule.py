@@ -17,6 +17,7 @@ from bakeoff.engines import pick_port
 from bakeoff.engines.dialects import ReferenceDialect
 from bakeoff.harness.client import Open, decode_stream, local_fleet
 from bakeoff.harness.client.fleet.fleet import LoadOrder
+from bakeoff.harness.client.wire.orders import Target
 from bakeoff.harness.client.wire.plan import WireSession, wire_sessions
 from bakeoff.harness.truth import Schedule, truth_process
 from bakeoff.harness.verdict.evidence import Evidence
@@ -57,7 +58,7 @@ async def load(
             truth_process(schedule, port, core=0 if pinned else None),
             local_fleet(1, [1] if pinned else []) as fleet,
         ):
-            await fleet.load(LoadOrder(f"http://127.0.0.1:{port}", share, 60.0), sessions(offsets_s), folder)
+            await fleet.load(LoadOrder((Target(f"http://127.0.0.1:{port}"),), share, 60.0), sessions(offsets_s), folder)
         return [decode_stream(stream, ReferenceDialect(), None) for stream in folder.read_streams()]
 
 

@@ -24,7 +24,7 @@ from bakeoff.harness.client import Closed, Fleet, LoadResult, Open, local_fleet
 from bakeoff.harness.client.fleet.fleet import LoadOrder
 from bakeoff.harness.client.fleet.local_worker import LocalWorker
 from bakeoff.harness.client.fleet.ray_fleet import ray_fleet
-from bakeoff.harness.client.wire.orders import Order, Prepare
+from bakeoff.harness.client.wire.orders import Order, Prepare, Target
 from bakeoff.harness.client.wire.plan import WireSession, wire_sessions
 from bakeoff.harness.truth import Schedule, truth_process
 from bakeoff.results.log.store import TrialFolder
@@ -49,7 +49,9 @@ class WorkerWithServer(LocalWorker):
 
     async def send(self, order: Order) -> None:
         """See :class:`~bakeoff.harness.client.fleet.worker_host.WorkerHost`."""
-        await super().send(msgspec.structs.replace(order, base_url=self.url) if isinstance(order, Prepare) else order)
+        await super().send(
+            msgspec.structs.replace(order, targets=(Target(self.url),)) if isinstance(order, Prepare) else order
+        )
 
 
 async def run_load(
@@ -58,7 +60,7 @@ async def run_load(
     """Run one load; returns its result and its records in plan order."""
     with tempfile.TemporaryDirectory(prefix="bakeoff-") as scratch:
         folder = TrialFolder(Path(scratch))
-        result = await fleet.load(LoadOrder(url, share, timeout_s=60), sessions, folder)
+        result = await fleet.load(LoadOrder((Target(url),), share, timeout_s=60), sessions, folder)
         return result, sorted(folder.read_streams(), key=lambda record: record.index)
 
 

@@ -16,7 +16,7 @@ from bakeoff.engines.errors import NotReady
 from bakeoff.engines.metrics import Prometheus
 from bakeoff.engines.registry import engine
 from bakeoff.engines.spec import EngineSpec
-from bakeoff.harness.conduct.addresses import division_of, pages_of, reset_caches, running_addresses, target_servers
+from bakeoff.harness.conduct.addresses import pages_of, reset_caches, running_addresses, targets_at
 from bakeoff.harness.conduct.engine_start import started
 from bakeoff.harness.errors import BadExperiment
 from bakeoff.harness.experiment.reading import experiment_from, profiling
@@ -110,7 +110,7 @@ class TestWhatEachIsAsked:
 
     def test_each_has_its_own_page_with_its_role_in_the_name(self) -> None:
         vllm = self.made(ADDRESSES)
-        pages = pages_of(vllm, Server("http://r:9"), running_addresses(vllm))
+        pages = pages_of(vllm, running_addresses(vllm))
         assert [(page.name, page.base_url, page.access.path(page.source.path)) for page in pages] == [
             ("router r:9", "http://r:9", "/metrics"),
             ("server a:1", "http://a:1", "/metrics"),
@@ -120,7 +120,7 @@ class TestWhatEachIsAsked:
 
     def test_the_page_of_one_address_may_be_elsewhere_too(self) -> None:
         vllm = self.made([Address("http://a:1", metrics="https://b:2")])
-        (page,) = pages_of(vllm, Server("http://a:1"), running_addresses(vllm))
+        (page,) = pages_of(vllm, running_addresses(vllm))
         assert (page.name, page.base_url, page.source.path) == ("server", "https://b:2", "/metrics")
         assert isinstance(page.source, Prometheus)
 
@@ -134,17 +134,15 @@ class TestWhatEachIsAsked:
 
         vllm.reset_cache = reset
         addresses = running_addresses(vllm)
-        assert asyncio.run(reset_caches(vllm, Server("http://r:9"), addresses)) is False, "one of them refused"
+        assert asyncio.run(reset_caches(vllm, addresses)) is False, "one of them refused"
         assert sorted(asked) == ["http://a:1", "http://p:2"]
-        assert asyncio.run(reset_caches(vllm, Server("http://only"), ())) is True
-        assert asked[-1] == "http://only"
+        assert asyncio.run(reset_caches(vllm, addresses[:1])) is True
+        assert asked[-1] == "http://r:9", "nothing else is known of the engine"
 
     def test_requests_go_to_the_router_or_are_divided(self) -> None:
         behind, alone = self.made(ADDRESSES), self.made(ADDRESSES[1:])
-        assert [server.base_url for server in target_servers(Server("x"), running_addresses(behind))] == ["http://r:9"]
-        assert division_of(running_addresses(behind), None) is None
-        assert division_of(running_addresses(alone), None) is None, "there is one replica"
-        assert target_servers(Server("x"), ())[0].base_url == "x"
+        assert [target.base_url for target in targets_at(running_addresses(behind))] == ["http://r:9"]
+        assert [target.base_url for target in targets_at(running_addresses(alone))] == ["http://a:1"]
 
     def test_those_that_get_requests_are_described_and_differences_noted(self, tmp_path: Path) -> None:
         def say(version: str) -> Any:

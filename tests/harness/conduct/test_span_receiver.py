@@ -97,17 +97,15 @@ def test_a_full_disk_ends_the_record_and_not_the_trial(tmp_path: Path, monkeypat
 
 
 def test_a_launch_that_exports_spans_gets_the_address_of_a_receiver():
-    async def argv_of(launch: Launch | None) -> tuple[Launch | None, SpanReceiver | None]:
-        async with engine_start._receiver(launch) as receiver:
-            return receiver
+    async def received(*launches: Launch) -> tuple[list[Launch], SpanReceiver | None]:
+        async with engine_start._receiver(list(launches)) as found:
+            return found
 
     exporting, plain = Launch(("vllm", "--otlp-traces-endpoint", "{spans}"), 1), Launch(("vllm",), 1)
-    launch, receiver = asyncio.run(argv_of(exporting))
-    assert launch is not None
+    (launch,), receiver = asyncio.run(received(exporting))
     assert receiver is not None
     assert launch.argv == ("vllm", "--otlp-traces-endpoint", receiver.endpoint)
-    assert asyncio.run(argv_of(plain)) == (plain, None)
-    assert asyncio.run(argv_of(None)) == (None, None)
+    assert asyncio.run(received(plain)) == ([plain], None)
 
 
 class Exported(SpanReceiver):

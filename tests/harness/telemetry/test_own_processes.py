@@ -30,7 +30,7 @@ def saying(words: str) -> tuple[str, ...]:
 
 
 def test_an_engine_that_the_harness_launched_is_below_it() -> None:
-    assert asyncio.run(own_processes(Launch(("engine",), 8000), None)) == OwnProcesses()
+    assert asyncio.run(own_processes(Launch(("engine",), 8000), "")) == OwnProcesses()
 
 
 def test_an_engine_on_another_host_uses_nothing_of_this_one() -> None:
@@ -74,4 +74,4 @@ def test_a_containers_first_process_is_in_its_control_group(tmp_path: Path) -> N
 
 def test_a_runtime_that_cannot_be_asked_is_no_error() -> None:
     launch = Launch(("docker", "run"), 8000, container=("/no/such/docker", "inspect"), elsewhere=True)
-    assert asyncio.run(own_processes(launch, None)).unknown is not None
+    assert asyncio.run(own_processes(launch, "")).unknown is not None

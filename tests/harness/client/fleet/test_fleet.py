@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from bakeoff.harness.client import Closed, Open, local_fleet
 from bakeoff.harness.client.fleet.fleet import Fleet, LoadOrder, divided
-from bakeoff.harness.client.wire.orders import Alive, Done, Order, Ready, Reply, Silence
+from bakeoff.harness.client.wire.orders import Alive, Done, Order, Ready, Reply, Silence, Target
 from bakeoff.harness.errors import BadExperiment, ClientFailed
 from bakeoff.harness.host.clock import run_virtual
 from bakeoff.harness.virtual.worker_host import VirtualEnvironment, VirtualWorkerHost
@@ -136,7 +136,7 @@ def test_a_server_is_silent_if_it_is_towards_every_worker(tmp_path: Path, second
     async def scene() -> list[Silence | None]:
         fleet, heard = Fleet([Told(Silence(3, 4.0, 60.0)), Told(second)], now_ns=lambda: 0), list[Silence | None]()
         fleet.on_silence = heard.append
-        await fleet.load(LoadOrder("http://127.0.0.1:9", OPEN, timeout_s=60.0), [], TrialFolder(tmp_path))
+        await fleet.load(LoadOrder((Target("http://127.0.0.1:9"),), OPEN, timeout_s=60.0), [], TrialFolder(tmp_path))
         return heard
 
     assert set(play(scene())) == {told}
@@ -165,7 +165,7 @@ def test_a_log_that_cannot_be_written_ends_the_load_with_one_line(tmp_path: Path
 def test_what_breaks_inside_a_worker_is_named(tmp_path: Path):
     async def scene() -> None:
         async with local_fleet(1) as fleet:
-            order = LoadOrder("http://127.0.0.1:9", OPEN, timeout_s=1, transport="pigeon")
+            order = LoadOrder((Target("http://127.0.0.1:9"),), OPEN, timeout_s=1, transport="pigeon")
             await fleet.load(order, wire(planned(1, gap_s=0.0)), TrialFolder(tmp_path))
 
     with pytest.raises(ClientFailed, match="KeyError: 'pigeon'"):

@@ -30,7 +30,7 @@ from bakeoff.harness.client.fleet.machine import Machine
 from bakeoff.harness.client.fleet.ray_fleet import ray_fleet
 from bakeoff.harness.client.fleet.ray_worker import Description, RayWorker, copy_shifted, shifted
 from bakeoff.harness.client.fleet.worker_host import WorkerClock
-from bakeoff.harness.client.wire.orders import Format, Prepare
+from bakeoff.harness.client.wire.orders import Format, Prepare, Target
 from bakeoff.harness.conduct.progress import PlainObserver
 from bakeoff.harness.conduct.run import create_run, run_experiment
 from bakeoff.harness.errors import ClientFailed
@@ -346,7 +346,7 @@ def test_an_engine_that_a_node_cannot_reach_is_refused_before_the_load():
     worker = RayWorker(lambda _: None, None, Description("0", far, 1, "/tmp/x"), measure_always=True)
     assert worker.pid is None
     for url in ("http://127.0.0.1:8000", "http://localhost:8000/v1", "http://[::1]:8000"):
-        order = Prepare(url, Access(), "log", "sessions", OPEN, 1.0, Phase.MEASURED)
+        order = Prepare((Target(url),), Access(), "log", "sessions", OPEN, 1.0, Phase.MEASURED)
         with pytest.raises(ClientFailed, match=f"on far cannot reach {url.replace('[', '.')[:12]}.*give its url"):
             asyncio.run(worker.send(order))
 

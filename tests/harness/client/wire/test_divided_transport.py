@@ -12,7 +12,7 @@ from bakeoff.harness.client.fleet.fleet import LoadOrder
 from bakeoff.harness.client.wire.balancing import balancer
 from bakeoff.harness.client.wire.divided_transport import DividedTransport
 from bakeoff.harness.client.wire.fake import ScriptedTransport
-from bakeoff.harness.client.wire.orders import Division, Target
+from bakeoff.harness.client.wire.orders import Target
 from bakeoff.harness.host.clock import LoopClock, run_virtual
 from bakeoff.harness.truth import Schedule, truth_process
 from bakeoff.results.log.store import TrialFolder
@@ -23,7 +23,7 @@ from tests.harness.fleet_scenes import wire as to_truth
 from tests.harness.samples import TOKEN, MemoryRecorder, closed
 
 LABELS = ("a:1", "b:2")
-TARGETS = [Target(label, f"http://{label}") for label in LABELS]
+TARGETS = [Target(f"http://{label}", label) for label in LABELS]
 
 
 def drive(
@@ -81,10 +81,10 @@ def test_the_addresses_of_records_are_those_of_the_servers_own_logs(tmp_path: Pa
     async def scene() -> tuple[list[StreamRecord], dict[str, list[int]]]:
         schedule = Schedule(ttft_s=0.005, itl_s=0.001)
         async with truth_process(schedule) as one, truth_process(schedule) as other, local_fleet(2) as fleet:
-            targets = tuple(Target(truth.url.removeprefix("http://"), truth.url) for truth in (one, other))
+            targets = tuple(Target(truth.url, truth.url.removeprefix("http://")) for truth in (one, other))
             trial = TrialFolder(tmp_path)
             trial.create()
-            order = LoadOrder(one.url, Closed(4, 20.0), 20.0, division=Division(targets, Balance.BY_SESSION))
+            order = LoadOrder(targets, Closed(4, 20.0), 20.0, balance=Balance.BY_SESSION)
             await fleet.load(order, to_truth(planned(24, turns=2, tokens=(3, 4, 5, 6, 7))), trial)
             logs = {
                 target.label: sorted(answer.tokens for answer in await truth.answered())
