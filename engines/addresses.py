@@ -59,11 +59,6 @@ class GpuExporter(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     gpus: list[str] = []
     """Indices or UUIDs of the engine's GPUs. Default: all of the page."""
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether the address is a web page's, without a user."""
-        return _is_plain(self.url)
-
 
 class ReplicaHeader(msgspec.Struct, frozen=True):
     """The header of a router's answers that names the replica that answered."""
@@ -129,7 +124,7 @@ def problem_of(addresses: Sequence[Address], balance: Balance | None, replica_he
             "urls (--url of bench) differ in user, password or query, and requests carry the same; make them equal",
         ),
         (
-            all(_is_plain(address.metrics) for address in addresses if address.metrics is not None),
+            all(is_plain(address.metrics) for address in addresses if address.metrics is not None),
             "metrics must be an http or https address without a user; the credentials of url are used",
         ),
         (
@@ -148,7 +143,8 @@ def problem_of(addresses: Sequence[Address], balance: Balance | None, replica_he
     return next((message for is_valid, message in checks if not is_valid), None)
 
 
-def _is_plain(url: str) -> bool:
+def is_plain(url: str) -> bool:
+    """Whether an address is a web page's, without a user."""
     try:
         return endpoint(url).user is None
     except BadOption:

@@ -12,7 +12,7 @@ from typing import Annotated
 import msgspec
 import psutil
 
-from bakeoff.engines.addresses import Address, Balance, GpuExporter, labels_of, problem_of, targets_of
+from bakeoff.engines.addresses import Address, Balance, GpuExporter, is_plain, labels_of, problem_of, targets_of
 from bakeoff.engines.endpoint import endpoint
 from bakeoff.engines.errors import BadOption
 from bakeoff.engines.secrets import names_secret
@@ -163,7 +163,7 @@ class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
                 wrong,
             ),
             (
-                all(exporter.is_plain for exporter in self.exporters),
+                all(is_plain(exporter.url) for exporter in self.exporters),
                 "exporters: give the http or https address of each page, without a user",
             ),
             (

@@ -18,13 +18,13 @@ class Endpoint(msgspec.Struct, frozen=True):
 
     Attributes:
         scheme: ``http`` or ``https``.
-        authority: host and port as they are written, without a user.
+        authority: host and port, not normalised, without a user.
         host: name or number, in lower case and without brackets.
-        port: as it is written, or that of the scheme.
-        path: as it is written.
-        query: as it is written; it may hold a secret.
-        user: as it is written; None without one.
-        password: as it is written; None without one.
+        port: that of the scheme unless the address has one.
+        path: not normalised.
+        query: not decoded; it may hold a secret.
+        user: not decoded; None without one.
+        password: not decoded; None without one.
     """
 
     scheme: str

@@ -262,11 +262,9 @@ class ShapedDialect:
         raise problems[0]
 
     def reader(self) -> EventReader:
-        """See :class:`~bakeoff.engines.dialects.base.Dialect`."""
         return self.plain.reader()
 
     def refusal(self, status: int, body: bytes) -> str:
-        """See :class:`~bakeoff.engines.dialects.base.Dialect`."""
         return self.plain.refusal(status, body)
 
 

@@ -166,11 +166,9 @@ class ServerEngine:
     # Common to all.
 
     def settings_asked(self) -> dict[str, Any]:
-        """See :class:`bakeoff.engines.base.ReportsSettings`."""
         return {} if self.url else msgspec.to_builtins(self.setup.spec)
 
     def settings_in(self, description: Mapping[str, Any]) -> dict[str, Any]:
-        """See :class:`bakeoff.engines.base.ReportsSettings`."""
         found = {name: _first_at(description, places) for name, places in self.setting_places.items()}
         return {name: value for name, value in found.items() if value is not None}
 

@@ -90,7 +90,6 @@ class IntColumn(Column):
     """Integers, or None."""
 
     def values(self, rows: Ints) -> list[Any]:
-        """See :class:`Column`."""
         taken = self.array[rows]
         known = taken.tolist()
         return [None if value == UNKNOWN else value for value in known] if (taken == UNKNOWN).any() else known
@@ -103,7 +102,6 @@ class FloatColumn(Column):
     """Numbers."""
 
     def values(self, rows: Ints) -> list[Any]:
-        """See :class:`Column`."""
         return self.array[rows].tolist()
 
     def _encoded(self, values: Sequence[Any]) -> np.ndarray:
@@ -123,7 +121,6 @@ class CodeColumn(Column):
         self._codes = {choice: code for code, choice in enumerate(self.choices)}
 
     def values(self, rows: Ints) -> list[Any]:
-        """See :class:`Column`."""
         return [self.choices[code] for code in self.array[rows].tolist()]
 
     def _encoded(self, values: Sequence[Any]) -> np.ndarray:
@@ -160,7 +157,6 @@ class ManyColumn(Column):
         return self.items[places]
 
     def extend(self, other: Column, rows: Ints) -> None:
-        """See :class:`Column`."""
         super().extend(other, rows)
         assert isinstance(other, ManyColumn)
         self._items.append(other.gathered(rows))
@@ -179,13 +175,11 @@ class TextColumn(ManyColumn):
     item_type = np.uint8
 
     def add(self, values: Sequence[Any]) -> None:
-        """See :class:`Column`."""
         encoded = [b"" if value is None else value.encode("utf-8", "surrogatepass") for value in values]
         counts = [-1 if value is None else len(own) for value, own in zip(values, encoded, strict=True)]
         self._add_items(counts, np.frombuffer(b"".join(encoded), dtype=np.uint8))
 
     def values(self, rows: Ints) -> list[Any]:
-        """See :class:`Column`."""
         data = self.gathered(rows).tobytes()
         counts = self.array[rows]
         ends = np.cumsum(np.maximum(counts, 0), dtype=np.int64).tolist()
@@ -209,13 +203,11 @@ class ListColumn(ManyColumn):
         self._make = make
 
     def add(self, values: Sequence[Any]) -> None:
-        """See :class:`Column`."""
         counts = [-1 if value is None else len(value) for value in values]
         present = itertools.chain.from_iterable(value for value in values if value is not None)
         self._add_items(counts, np.fromiter(present, np.int64, sum(max(0, count) for count in counts)))
 
     def values(self, rows: Ints) -> list[Any]:
-        """See :class:`Column`."""
         items, make = self.gathered(rows).tolist(), self._make
         counts = self.array[rows]
         ends = np.cumsum(np.maximum(counts, 0), dtype=np.int64).tolist()

@@ -3,6 +3,8 @@
 A code line is one that holds code: no blank line, comment, docstring or import. A fragment is a description of an
 argument or attribute that begins with a preposition ("of the run") where a noun phrase should stand. The ceilings
 stand in ``pyproject.toml``; raising one takes a commit of its own, which says what was considered for removal.
+
+What is public is documented once: an implementation needs no docstring if what it implements has one.
 """
 
 import ast
@@ -10,7 +12,7 @@ import re
 import sys
 import tokenize
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from io import StringIO
 from pathlib import Path
 
@@ -54,9 +56,30 @@ def fragments(text: str) -> int:
     return sum(len(_FRAGMENT.findall(ast.get_docstring(node) or "")) for node in documented)
 
 
+def undocumented(texts: Mapping[str, str]) -> Iterator[str]:
+    """A line for each public function without a docstring whose name no other one documents.
+
+    Args:
+        texts: modules by their path.
+    """
+    trees = {path: ast.parse(text) for path, text in texts.items()}
+    functions = [
+        (path, node)
+        for path, tree in trees.items()
+        for owner in ast.walk(tree)
+        if isinstance(owner, ast.Module | ast.ClassDef) and not getattr(owner, "name", "").startswith("_")
+        for node in owner.body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    documented = {node.name for _, node in functions if ast.get_docstring(node)}
+    for path, node in functions:
+        if not (node.name.startswith("_") or node.name in documented):
+            yield f"{path}:{node.lineno}: {node.name} has no docstring, nor has anything that it implements"
+
+
 def counts(package: str) -> dict[str, int]:
     """The counts that have ceilings, of one package."""
-    texts = [path.read_text(encoding="utf-8") for path in sorted((ROOT / package).rglob("*.py"))]
+    texts = list(modules(package).values())
     return {
         "code_lines": sum(map(code_lines, texts)),
         "long_files": sum(text.count("\n") > LONG_FILE for text in texts),
@@ -73,6 +96,12 @@ def broken(ceilings: dict[str, dict[str, int]]) -> Iterator[str]:
                 yield f"{package}: {count:,} {name.replace('_', ' ')}, {count - limits[name]:,} above the ceiling"
 
 
+def modules(*packages: str) -> dict[str, str]:
+    """The text of each module, by its path."""
+    paths = (path for package in packages for path in sorted((ROOT / package).rglob("*.py")))
+    return {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in paths}
+
+
 def _lines(node: ast.stmt) -> range:
     return range(node.lineno, (node.end_lineno or node.lineno) + 1)
 
@@ -80,14 +109,14 @@ def _lines(node: ast.stmt) -> range:
 def main() -> int:
     """Print what is above its ceiling; the exit status."""
     ceilings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["ceilings"]
-    lines = list(broken(ceilings))
-    for line in lines:
+    lines, bare = list(broken(ceilings)), list(undocumented(modules(*ceilings)))
+    for line in (*bare, *lines):
         print(line)
     if lines:
         print(
             "remove code first; a commit that raises a ceiling in pyproject.toml says what was considered for removal"
         )
-    return min(1, len(lines))
+    return min(1, len(lines) + len(bare))
 
 
 if __name__ == "__main__":

@@ -19,18 +19,14 @@ class Linked(Protocol):
 
     @property
     def parents(self) -> Parents | None:
-        """See :attr:`bakeoff.workloads.types.Turn.parents`."""
+        """Positions of the turns that a turn waits for."""
         ...
 
     @property
-    def lags_s(self) -> tuple[float, ...]:
-        """See :attr:`bakeoff.workloads.types.Turn.lags_s`."""
-        ...
+    def lags_s(self) -> tuple[float, ...]: ...
 
     @property
-    def think_s(self) -> float:
-        """See :attr:`bakeoff.workloads.types.Turn.think_s`."""
-        ...
+    def think_s(self) -> float: ...
 
 
 L = TypeVar("L", bound=msgspec.Struct)

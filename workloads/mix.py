@@ -42,12 +42,12 @@ class Mix:
         self._ends = [end / total for end in itertools.accumulate(part.weight for part in parts)]
 
     def sessions(self, tokenizer: Tokenizer, seed: Seed) -> Iterator[Session]:
-        """See :class:`~bakeoff.workloads.types.Workload`; they end with the first class that has no more."""
+        """They end with the first class that has no more."""
         sources = [self._sessions_of(number, tokenizer, seed) for number in range(len(self._parts))]
         return self._in_order(sources, seed)
 
     def shapes(self, seed: Seed) -> Iterator[SessionShape] | None:
-        """See :class:`~bakeoff.workloads.shapes.SupportsShapes`; None if a class states none."""
+        """None if a class states none."""
         stated = [
             part.workload.shapes(_seed_of(part, seed)) if isinstance(part.workload, SupportsShapes) else None
             for part in self._parts
@@ -56,7 +56,6 @@ class Mix:
         return self._in_order(known, seed) if len(known) == len(self._parts) else None
 
     def chosen(self, tokenizer: Tokenizer, seed: Seed, turns: Mapping[int, int]) -> Iterator[Session]:
-        """See :class:`~bakeoff.workloads.shapes.SupportsChoice`."""
         own: list[dict[int, int]] = [{} for _ in self._parts]
         counts, order = [0] * len(self._parts), list[int]()
         for number, part in enumerate(itertools.islice(self._order(seed), max(turns, default=-1) + 1)):
@@ -74,7 +73,6 @@ class Mix:
             yield self._marked(session, number)
 
     def within(self, reach_s: float) -> Self:
-        """See :class:`~bakeoff.workloads.types.SupportsReach`."""
         parts = [
             part._replace(workload=part.workload.within(reach_s)) if isinstance(part.workload, SupportsReach) else part
             for part in self._parts
@@ -82,7 +80,7 @@ class Mix:
         return type(self)(parts, in_turn=self._in_turn)
 
     def primers(self, tokenizer: Tokenizer, seed: Seed) -> Iterator[Session]:
-        """See :class:`~bakeoff.workloads.types.SupportsPrimers`; classes without shared prompts have none."""
+        """Classes without shared prompts have none."""
         for number, part in enumerate(self._parts):
             if isinstance(part.workload, SupportsPrimers):
                 for session in part.workload.primers(tokenizer, _seed_of(part, seed)):

@@ -35,7 +35,6 @@ class Random(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return (write(number, *lengths) for number, lengths in enumerate(self._lengths(seed)))
 
     def chosen(self, tokenizer: Tokenizer, seed: Seed, turns: Mapping[int, int]) -> Iterator[Session]:
-        """See :class:`~bakeoff.workloads.shapes.SupportsChoice`."""
         write = _writing(tokenizer, seed)
         for number, lengths in enumerate(itertools.islice(self._lengths(seed), max(turns, default=-1) + 1)):
             if number in turns:

@@ -10,7 +10,7 @@ class AddressEngine(ServerEngine):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """See :class:`~bakeoff.engines.server_engine.ServerEngine`; also requires an address."""
+        """Also requires an address."""
         if setup.deployment.address is None:
             raise BadOption(f"engine '{cls.adapter}' needs the url of a server that runs already")
         super().check(setup)

@@ -37,7 +37,7 @@ class AnthropicEngine(AddressEngine):
 
     @classmethod
     def identify(cls, pages: Pages) -> Identity | None:
-        """See :class:`~bakeoff.engines.server_engine.ServerEngine`; its model list has another shape than OpenAI's."""
+        """Its model list has another shape than OpenAI's."""
         names = tuple(model.id for model in listed_models(pages) if model.type == "model")
         return Identity(cls.adapter, names) if names else None
 

@@ -152,7 +152,7 @@ class LlamaCppEngine(GgufEngine):
 
     @classmethod
     def identify(cls, pages: Pages) -> Identity | None:
-        """See :class:`~bakeoff.engines.server_engine.ServerEngine`; ``/props`` names the loaded file."""
+        """``/props`` names the loaded file."""
         identity = super().identify(pages)
         return identity and msgspec.structs.replace(identity, checkpoint=field_of(pages, "/props", "model_path"))
 
@@ -169,7 +169,7 @@ class LlamaCppEngine(GgufEngine):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """See :class:`~bakeoff.engines.server_engine.ServerEngine`; also checks slots and splits."""
+        """Also checks slots and splits."""
         super().check(setup)
         spec = setup.spec
         if setup.deployment.address is not None:
@@ -182,7 +182,7 @@ class LlamaCppEngine(GgufEngine):
             raise BadOption(f"engine '{cls.adapter}' has tensor or pipeline parallelism, not both; leave one out")
 
     def launch(self, port: int) -> Launch | None:
-        """See :class:`bakeoff.engines.base.Engine`; also adds notes on the build, the weights and speculation."""
+        """Also adds notes on the build, the weights and speculation."""
         launch = super().launch(port)
         if launch is None:
             return None
@@ -251,7 +251,7 @@ class LlamaCppEngine(GgufEngine):
         return ["-c", str(spec.max_model_len * slots), "-np", str(slots)]
 
     def settings_in(self, description: Mapping[str, Any]) -> dict[str, Any]:
-        """See :class:`bakeoff.engines.base.ReportsSettings`; its type of file is that of the weights, in any width."""
+        """Its type of file is that of the weights, in any width."""
         kind = description.get("model_ftype")
         weights = {"dtype": _DTYPES[kind]} if kind in _DTYPES else {"quantization": kind} if kind else {}
         return {**weights, **super().settings_in(description)}

@@ -102,7 +102,7 @@ class LlamaCppPythonEngine(GgufEngine):
 
     @classmethod
     def identify(cls, pages: Pages) -> Identity | None:
-        """See :class:`~bakeoff.engines.server_engine.ServerEngine`; recognised by the title of its OpenAPI page."""
+        """Recognised by the title of its OpenAPI page."""
         title = field_of(pages, "/openapi.json", "info", "title")
         names = tuple(model.id for model in listed_models(pages))
         return Identity(cls.adapter, names) if title == "llama.cpp Python API" else None
@@ -113,7 +113,7 @@ class LlamaCppPythonEngine(GgufEngine):
         return LlamaCppPythonDialect(logprobs=setup.options.logits_all)
 
     def launch(self, port: int) -> Launch | None:
-        """See :class:`bakeoff.engines.base.Engine`; also sets HOST and PORT, which take precedence over the flags."""
+        """Also sets HOST and PORT, which take precedence over the flags."""
         launch = super().launch(port)
         if launch is None or self.setup.deployment.container or self.setup.deployment.ssh:
             return launch

@@ -47,7 +47,7 @@ class OpenAiEngine(AddressEngine):
 
     @classmethod
     def identify(cls, pages: Pages) -> Identity | None:
-        """See :class:`~bakeoff.engines.server_engine.ServerEngine`; matches any server that lists models."""
+        """Matches any server that lists models."""
         models = listed_models(pages)
         return Identity(cls.adapter, tuple(model.id for model in models), models[0].root) if models else None
 

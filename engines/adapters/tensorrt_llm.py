@@ -136,7 +136,7 @@ class TensorRtLlmEngine(ServerEngine):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """See :class:`~bakeoff.engines.server_engine.ServerEngine`.
+        """Also check the options against the configuration file.
 
         Raises:
             BadOption: as there; or the configuration file is impossible, as for :meth:`_file_config`.

@@ -126,7 +126,7 @@ class TgiEngine(ServerEngine):
 
     @classmethod
     def identify(cls, pages: Pages) -> Identity | None:
-        """See :class:`~bakeoff.engines.server_engine.ServerEngine`; recognised by ``router`` in ``/info``."""
+        """Recognised by ``router`` in ``/info``."""
         if field_of(pages, "/info", "router") != "text-generation-router":
             return None
         model = str(field_of(pages, "/info", "model_id"))
@@ -166,7 +166,7 @@ class TgiEngine(ServerEngine):
         return [*argv, *option_argv(msgspec.structs.replace(options, api="native", attention=None))]
 
     def environ(self) -> dict[str, str]:
-        """See :class:`~bakeoff.engines.server_engine.ServerEngine`; ATTENTION selects the attention kernels."""
+        """ATTENTION selects the attention kernels."""
         attention = self.setup.options.attention
         return {**super().environ(), **({"ATTENTION": attention} if attention else {})}
 

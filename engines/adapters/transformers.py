@@ -57,7 +57,7 @@ class TransformersEngine(ServerEngine):
 
     @classmethod
     def identify(cls, pages: Pages) -> Identity | None:
-        """See :class:`~bakeoff.engines.server_engine.ServerEngine`; recognised by its unique route ``/load_model``."""
+        """Recognised by its unique route ``/load_model``."""
         names = tuple(model.id for model in listed_models(pages))
         has_route = field_of(pages, "/openapi.json", "paths", "/load_model") is not None
         return Identity(cls.adapter, names) if has_route else None

@@ -79,7 +79,7 @@ class TritonEngine(ServerEngine):
 
     @classmethod
     def identify(cls, pages: Pages) -> Identity | None:
-        """See :class:`~bakeoff.engines.server_engine.ServerEngine`; the loaded model's name implies the fields."""
+        """The loaded model's name implies the fields."""
         if field_of(pages, "/v2", "name") != "triton":
             return None
         loaded = ((fields, name) for fields, name in _MODELS.items() if f"/v2/models/{name}/config" in pages)
@@ -94,7 +94,7 @@ class TritonEngine(ServerEngine):
 
     @classmethod
     def check(cls, setup: Setup) -> None:
-        """See :class:`~bakeoff.engines.server_engine.ServerEngine`.
+        """Also require a model repository, and a program to launch.
 
         Raises:
             BadOption: as there; or program, container and ssh, or the model repository, are missing.
@@ -135,7 +135,7 @@ class TritonEngine(ServerEngine):
         return str(place)
 
     def launch(self, port: int) -> Launch | None:
-        """See :class:`bakeoff.engines.base.Engine`; also picks a port for metrics."""
+        """Also picks a port for metrics."""
         deployment = self.setup.deployment
         if not (self.url or deployment.container or deployment.ssh):
             metrics_port = pick_port(self.setup.options.metrics_port)

@@ -276,7 +276,7 @@ class VllmEngine(ServerEngine):
         return traces
 
     def settings_in(self, description: Mapping[str, Any]) -> dict[str, Any]:
-        """See :class:`bakeoff.engines.base.ReportsSettings`; metrics' labels are text, types have torch's names."""
+        """Metrics' labels are text, types have torch's names."""
         settings = super().settings_in(description)
         return {name: _plain_value(value) for name, value in settings.items()}
 

@@ -138,7 +138,6 @@ class _Reader:
         self._has_thoughts = self._shows_thoughts = False
 
     def events(self, data: bytes) -> list[Event]:
-        """See :class:`~bakeoff.engines.dialects.base.EventReader`."""
         if data.startswith(DONE):  # gateways to other formats add it
             return []
         try:

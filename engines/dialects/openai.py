@@ -114,7 +114,6 @@ class OpenAiDialect:
             return [failures.unreadable(error, data)]
 
     def refusal(self, status: int, body: bytes) -> str:
-        """See :func:`bakeoff.engines.dialects.failures.refusal`."""
         return failures.refusal(status, body)
 
 

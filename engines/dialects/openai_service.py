@@ -23,7 +23,6 @@ class OpenAiServiceDialect(OpenAiDialect):
         return OFFICIAL if turn.messages is None else {**OFFICIAL, **OFFICIAL_CHAT}
 
     def sampling(self, turn: Turn) -> dict[str, Any]:
-        """See :class:`~bakeoff.engines.dialects.openai.OpenAiDialect`."""
         fields = super().sampling(turn)
         if turn.messages is not None:
             fields["max_completion_tokens"] = fields.pop("max_tokens")

@@ -102,7 +102,6 @@ class ResponsesDialect:
         return []
 
     def refusal(self, status: int, body: bytes) -> str:
-        """See :func:`bakeoff.engines.dialects.failures.refusal`."""
         return failures.refusal(status, body)
 
 

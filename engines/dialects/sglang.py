@@ -63,7 +63,6 @@ class _CountReader:
         self._tokens = 0
 
     def events(self, data: bytes) -> list[Event]:
-        """See :class:`~bakeoff.engines.dialects.base.EventReader`."""
         events = self._dialect.events(data)
         total = next((event.output_tokens for event in events if isinstance(event, Usage)), None)
         if total is None:

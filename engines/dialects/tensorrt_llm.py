@@ -70,7 +70,6 @@ class _Reader:
         self._finish: Finish | None = None
 
     def events(self, data: bytes) -> list[Event]:
-        """See :class:`~bakeoff.engines.dialects.base.EventReader`."""
         if data.startswith(DONE):
             return [self._finish] if self._finish else []
         events = self._dialect.events(data)

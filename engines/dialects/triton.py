@@ -76,7 +76,6 @@ class TritonDialect:
         return _Reader(cumulative=self._cumulative)
 
     def refusal(self, status: int, body: bytes) -> str:
-        """See :func:`bakeoff.engines.dialects.failures.refusal`."""
         return failures.refusal(status, body)
 
     def _ensemble(self, turn: Turn) -> dict[str, Any]:
@@ -113,7 +112,6 @@ class _Reader:
         self._text = ""
 
     def events(self, data: bytes) -> list[Event]:
-        """See :class:`~bakeoff.engines.dialects.base.EventReader`."""
         try:
             response = self._decoder.decode(data)
         except failures.UNREADABLE as error:

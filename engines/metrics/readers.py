@@ -72,7 +72,7 @@ class PrometheusReader:
                 self._counters.setdefault(series.name, []).append(ours)
 
     def read(self, body: bytes) -> EngineValues:
-        """See :class:`MetricsReader`; empty for a page with none of the names."""
+        """Empty for a page with none of the names."""
         page = body.decode("utf-8", "replace")
         sums: dict[str, float] = {}
         counts: dict[str, int] = {}

@@ -330,7 +330,6 @@ class _LeftColumn(ProgressColumn):
     max_refresh = 1.0
 
     def render(self, task: Task) -> Text:
-        """See :class:`rich.progress.ProgressColumn`."""
         ends_s: float | None = task.fields["ends_s"]
         left = "" if ends_s is None else clock_text(max(0.0, ends_s - task.get_time()))
         return Text(f"{task.fields['hedge']} {left} left" if left else "")

@@ -87,7 +87,6 @@ class LaunchedControl:
         self._stack = contextlib.AsyncExitStack()
 
     async def find(self) -> Sequence[psutil.Process]:
-        """See `Control.find`."""
         if self._server.pid is None:
             raise FaultFailed("the engine's processes are not on this machine")
         return _tree([self._server.pid])
@@ -101,15 +100,13 @@ class LaunchedControl:
         raise FaultFailed(f"Bakeoff has started the engine, which {command[0]} cannot reach; leave out begin and end")
 
     async def kill(self, command: Sequence[str], undo: Sequence[str]) -> None:  # noqa: ARG002  (it has none)
-        """See `Control.kill`."""
         await asyncio.to_thread(_kill, await self.find())
 
     async def is_back(self) -> bool:
-        """See `Control.is_back`: only the harness starts it."""
+        """Only the harness starts it."""
         return False
 
     async def start(self, command: Sequence[str], limit_s: float) -> Server:  # noqa: ARG002
-        """See `Control.start`."""
         try:
             async with asyncio.timeout(limit_s):
                 running = launched(self._launch, self._log, self._server.access)
@@ -119,7 +116,6 @@ class LaunchedControl:
         return self._server
 
     async def close(self) -> None:
-        """See `Control.close`."""
         await self._stack.aclose()
 
 
@@ -139,11 +135,9 @@ class AddressControl:
         self._started: asyncio.subprocess.Process | None = None
 
     async def find(self) -> Sequence[psutil.Process]:
-        """See `Control.find`."""
         return await asyncio.to_thread(processes_at, self._url)
 
     async def run(self, command: Sequence[str]) -> None:
-        """See `Control.run`."""
         process, start = await self._spawn(command)
 
         async def ended() -> int:
@@ -157,7 +151,6 @@ class AddressControl:
             raise FaultFailed(self._failure(command, status, start))
 
     async def kill(self, command: Sequence[str], undo: Sequence[str]) -> None:
-        """See `Control.kill`."""
         self._undo = undo  # before the kill: an interruption may come between
         try:
             if command:
@@ -177,11 +170,9 @@ class AddressControl:
             await self._started.wait()
 
     async def is_back(self) -> bool:
-        """See `Control.is_back`."""
         return await self._answers()
 
     async def start(self, command: Sequence[str], limit_s: float) -> None:
-        """See `Control.start`."""
         self._undo = ()
         process, start = await self._spawn(command)
         self._started = process
@@ -195,7 +186,6 @@ class AddressControl:
             raise FaultFailed(f"{self._url} did not answer within {limit_s:g} s of {command[0]}") from error
 
     async def close(self) -> None:
-        """See `Control.close`."""
         if self._undo:
             with contextlib.suppress(FaultFailed):  # an interrupted load must not leave the user's server dead
                 await self._silence(self._undo)

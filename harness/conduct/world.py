@@ -66,17 +66,11 @@ class Telemetry(Protocol):
         *,
         own: OwnProcesses = ...,
         exporters: Sequence[ExporterPage] = ...,
-    ) -> AbstractAsyncContextManager[None]:
-        """See :meth:`bakeoff.harness.telemetry.Sampler.into`."""
-        ...
+    ) -> AbstractAsyncContextManager[None]: ...
 
-    async def include(self, pid: int) -> None:
-        """See :meth:`bakeoff.harness.telemetry.Sampler.include`."""
-        ...
+    async def include(self, pid: int) -> None: ...
 
-    async def mark(self, mark: str) -> None:
-        """See :meth:`bakeoff.harness.telemetry.Sampler.mark`."""
-        ...
+    async def mark(self, mark: str) -> None: ...
 
 
 class Provenance(msgspec.Struct, frozen=True):
@@ -100,7 +94,7 @@ class World(Protocol):
     has_reference: bool
 
     @property
-    def cores(self) -> int: ...  # noqa: D102  (an attribute)
+    def cores(self) -> int: ...
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine to its end on an event loop of this world."""
@@ -186,9 +180,7 @@ class World(Protocol):
         """The telemetry; closed at the end of the block."""
         ...
 
-    async def calibrate(self, fleet: Fleet, shape: Shape, transport: str) -> ClientError:
-        """See :func:`bakeoff.harness.calibration.client_error.calibrate`."""
-        ...
+    async def calibrate(self, fleet: Fleet, shape: Shape, transport: str) -> ClientError: ...
 
 
 def _ending_signals() -> tuple[signal.Signals, ...]:

@@ -50,7 +50,6 @@ class MonotonicClock:
         return time.monotonic_ns()
 
     def call_at_ns(self, deadline_ns: int, callback: Callable[[], None]) -> None:
-        """See :class:`Clock`."""
         alarm = (deadline_ns, next(self._order), callback)
         heapq.heappush(self._alarms, alarm)
         if self._alarms[0] is alarm:

@@ -51,8 +51,6 @@ class VirtualTransport:
         return completion_request(request.path, body_of(request.path, request.body), "virtual"), prompt
 
     def start(self, prepared: tuple[CompletionRequest, str], log: StreamLog, ended: Ended) -> None:
-        """See :class:`~bakeoff.harness.client.wire.transport.Transport`."""
-
         def on_end(log: StreamLog) -> None:
             if log.end is StreamEnd.COMPLETE:
                 self._idle += 1
@@ -67,7 +65,6 @@ class VirtualTransport:
             self._dialling[log] = loop.call_later(self._dial_s, self._dialled, exchange)
 
     def drop(self, log: StreamLog) -> None:
-        """See :class:`~bakeoff.harness.client.wire.transport.Transport`."""
         if handle := self._dialling.pop(log, None):
             handle.cancel()
         else:

@@ -27,7 +27,7 @@ class RunPool(BlockPool):
         return -(-num_tokens // (self.block_size * self.run)) * self.run
 
     def check_integrity(self, holders: Iterable[Iterable[int]]) -> None:
-        """See `BlockPool.check_integrity`; also checks that the blocks of a run are adjacent."""
+        """Also checks that the blocks of a run are adjacent."""
         held = [list(blocks) for blocks in holders]
         for blocks in held:
             if any(b != a + 1 for i, (a, b) in enumerate(itertools.pairwise(blocks)) if (i + 1) % self.run):

@@ -55,12 +55,11 @@ class ScoredStore:
         self.parts = [*inner.parts, self.scores]
 
     def write(self, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor | None) -> None:
-        """See `LayerStore.write`; new tokens have received no attention yet."""
+        """New tokens have received no attention yet."""
         self._inner.write(slots, key, value)
         self.scores.flatten(0, 1).index_fill_(0, slots, 0.0)
 
     def read(self, blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """See `LayerStore.read`."""
         return self._inner.read(blocks)
 
 
@@ -115,7 +114,6 @@ class HeavyHitterAttention:
         self._stores = [_as_scored(store) for store in storage.stores]
 
     def begin_step(self, spans: Sequence[Span]) -> "HeavyHitterStep":
-        """See `AttentionBackend.begin_step`."""
         return HeavyHitterStep(self._storage, self._stores, self._budget, spans)
 
     def census(self, tables: Sequence[Sequence[int]], num_tokens: int) -> Census:
@@ -180,7 +178,6 @@ class HeavyHitterStep:
         *,
         towards_sinks: torch.Tensor | None = None,  # noqa: ARG002 (a budget excludes sinks)
     ) -> torch.Tensor:
-        """See `AttentionStep.attend`."""
         group, store = self._group_of[layer], self._stores[layer]
         if key is not None:
             store.write(self._slots[group], key, value)

@@ -28,12 +28,10 @@ class StaticScheduler(Scheduler):
         return len(self._queues.running) - len(self._finished)
 
     def remove(self, request_id: str) -> None:
-        """See `Scheduler.remove`."""
         super().remove(request_id)
         self._end_batch()
 
     def schedule(self, in_flight: Set[str] = frozenset(), stages: int = 1) -> tuple[Step, BlockCopies]:
-        """See `Scheduler.schedule`."""
         self._end_batch()  # its last member may have made room
         return super().schedule(in_flight, stages)
 

@@ -44,7 +44,6 @@ class NativeAttention:
         self._kernels = kernels
 
     def begin_step(self, spans: Sequence[Span]) -> "NativeStep":
-        """See `AttentionBackend.begin_step`."""
         return NativeStep(self._storage, self._kernels, spans)
 
 
@@ -66,7 +65,6 @@ class NativeStep:
         *,
         towards_sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """See `AttentionStep.attend`."""
         layout, store = self._storage.layout.layers[layer], self._storage.stores[layer]
         rows = self._rows[self._storage.group_of[layer]]
         require_rows(query.dtype, query, key, value)

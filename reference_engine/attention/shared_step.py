@@ -87,7 +87,7 @@ class SharedStep:
         *,
         towards_sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """See `AttentionStep.attend`; stores the keys and values of all tokens of the step."""
+        """Stores the keys and values of all tokens of the step."""
         if key is not None:
             all_keys = self._share.gather(key)
             all_values = None if value is None else self._share.gather(value)

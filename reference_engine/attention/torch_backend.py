@@ -106,7 +106,7 @@ class TorchAttention:
         self._storage = storage
 
     def begin_step(self, spans: Sequence[Span]) -> "TorchStep":
-        """See `AttentionBackend.begin_step`. Sorting decodes by context length makes their batches larger."""
+        """Sorting decodes by context length makes their batches larger."""
         visible = self._storage.layout.groups
         return TorchStep(self._storage, [_group_step(spans, i, sees, self._storage) for i, sees in enumerate(visible)])
 
@@ -130,7 +130,6 @@ class TorchStep:
         *,
         towards_sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """See `AttentionStep.attend`."""
         group, store = self._groups[self._group_of[layer]], self._stores[layer]
         if key is not None:
             store.write(group.slots, key, value)

@@ -103,7 +103,7 @@ class TritonAttention:
         self._may_be_dense = not batch_invariant
 
     def begin_step(self, spans: Sequence[Span]) -> "TritonStep":
-        """See `AttentionBackend.begin_step`; one-token spans before the first longer one are decoded together."""
+        """One-token spans before the first longer one are decoded together."""
         storage, arrays = self.storage, self.arrays(spans)
         num_decodes = arrays.num_decodes
         works = self.decode_works(arrays)
@@ -225,7 +225,6 @@ class TritonStep:
         *,
         towards_sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """See `AttentionStep.attend`."""
         storage, group = self._storage, self._storage.group_of[layer]
         visible, inputs = storage.layout.groups[group], self._groups[group]
         cache = _cache_of(storage.stores[layer])
@@ -271,13 +270,9 @@ def _store(cache: PagedCache, key: torch.Tensor, value: torch.Tensor, slots: tor
 class StepChunks(Protocol):
     """The spans of a step that are not decodes, in the form that attention needs."""
 
-    def dense(self, group: int) -> "Sequence[DenseChunks]":
-        """See `Chunks.dense`."""
-        ...
+    def dense(self, group: int) -> "Sequence[DenseChunks]": ...
 
-    def work(self, group: int, queries: QueryShape, *, with_dense: bool) -> AttentionWork:
-        """See `Chunks.work`."""
-        ...
+    def work(self, group: int, queries: QueryShape, *, with_dense: bool) -> AttentionWork: ...
 
 
 class Chunks:

@@ -133,26 +133,22 @@ class Alone:
     context = 0
 
     def gather_rows(self, rows: torch.Tensor) -> torch.Tensor:
-        """See `Ranks.gather_rows`."""
         return rows
 
     def sum(self, rows: torch.Tensor) -> torch.Tensor:
-        """See `Ranks.sum`."""
         return rows
 
     def least(self, value: int) -> int:
-        """See `Ranks.least`."""
         return value
 
     def receive(self, rows: torch.Tensor) -> torch.Tensor:
-        """See `Ranks.receive`; there is no stage before."""
+        """There is no stage before."""
         return rows
 
     def send(self, rows: torch.Tensor) -> None:
-        """See `Ranks.send`; there is no next stage."""
+        """There is no next stage."""
 
     def gather(self, logits: torch.Tensor, vocab_size: int) -> torch.Tensor:  # noqa: ARG002 (nothing is padding)
-        """See `Ranks.gather`."""
         return logits
 
 

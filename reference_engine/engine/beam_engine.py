@@ -61,17 +61,14 @@ class BeamSearchEngine:
 
     @property
     def has_work(self) -> bool:
-        """See `Engine.has_work`."""
         return self.core.has_work
 
     @property
     def preemptions(self) -> int:
-        """See `Engine.preemptions`."""
         return self.core.preemptions
 
     @property
     def num_arrived(self) -> int:
-        """See `Engine.num_arrived`."""
         return self.core.num_arrived
 
     def check(self, request: Request) -> None:
@@ -97,7 +94,7 @@ class BeamSearchEngine:
             self._searches |= {member.request_id: search for member in search.members}
 
     def cancel(self, request_id: str) -> None:
-        """See `Engine.cancel`; cancelling a beam cancels its whole search."""
+        """Cancelling a beam cancels its whole search."""
         search = self._searches.get(request_id)
         if search is None:
             self.core.cancel(request_id)
@@ -107,11 +104,9 @@ class BeamSearchEngine:
             self._forget(search)
 
     def reset_prefix_cache(self) -> None:
-        """See `Engine.reset_prefix_cache`."""
         self.core.reset_prefix_cache()
 
     def step(self) -> StepReport:
-        """See `Engine.step`."""
         report = self.core.step()
         if not self._searches:
             return report

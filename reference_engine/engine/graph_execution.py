@@ -148,11 +148,9 @@ class GraphExecutor(LocalExecutor):
                 self._replays[shape] = capture(functools.partial(self._run, shape))
 
     def first_layers(self, count: int) -> "GraphExecutor":
-        """See `LocalExecutor.first_layers`."""
         return self._again(self._model.first_layers(count))
 
     def execute(self, batch: Batch, read: ReadSlab | None = None) -> torch.Tensor | None:
-        """See `Executor.execute`."""
         count = len(batch.spans)
         is_decode = count == len(batch.token_ids) and bool(batch.wanted_rows)
         if not is_decode or batch.scored_rows or not 0 < count <= self._sizes[-1]:
@@ -178,7 +176,7 @@ class GraphExecutor(LocalExecutor):
         return logits.index_select(0, self._wanted_rows.tensor(batch.wanted_rows))
 
     def close(self) -> None:
-        """See `LocalExecutor.close`: graphs that hold NCCL's launches would keep it waiting for ever."""
+        """Graphs that hold NCCL's launches would keep it waiting for ever."""
         self._replays.clear()
         self._mixed = None
 
@@ -457,5 +455,4 @@ class _ChunkWork(NamedTuple):
         return ()
 
     def work(self, group: int, queries: QueryShape, *, with_dense: bool) -> AttentionWork:  # noqa: ARG002
-        """See `Chunks.work`."""
         return self.inputs.chunk_work(group, queries, self.shape)

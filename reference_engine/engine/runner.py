@@ -86,11 +86,9 @@ class Collected(msgspec.Struct, frozen=True):
 
     @property
     def computed_s(self) -> None:
-        """See `InFlight.computed_s`."""
         return
 
     def collect(self) -> Sequence[Tokens]:
-        """See `InFlight.collect`."""
         return self.tokens
 
 
@@ -168,7 +166,6 @@ class _OnDevice:
         self.computed_s: float | None = None
 
     def collect(self) -> Sequence[Tokens]:
-        """See `InFlight.collect`."""
         self.computed_s = self._clock.wait(self.copied)
         self._check()
         return self._results(self._host.tolist())
@@ -215,7 +212,6 @@ class ModelRunner:
         self._sampled = deque[_Sampled](maxlen=stages)
 
     def launch(self, step: Step, copies: BlockCopies) -> InFlight:
-        """See `Runner.launch`."""
         launched = self._launch(step, copies)
         if isinstance(launched, Collected):
             self._check()

@@ -131,7 +131,7 @@ def _scales_after(weight: Words, dtype: torch.dtype, row_tile: int) -> bool:
 
 
 def _kind_of_zeros(weight: Words) -> int:
-    """See `less_zero`."""
+    """How zero points are kept, for `less_zero`."""
     return 0 if weight.zeros is None else 1 if weight.has_whole_zeros else 2
 
 

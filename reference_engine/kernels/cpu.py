@@ -60,25 +60,21 @@ class TorchKernels:
     def add_rms_norm(
         self, residual: torch.Tensor, x: torch.Tensor | None, weight: torch.Tensor, eps: float
     ) -> torch.Tensor:
-        """See `Kernels.add_rms_norm`."""
         if x is not None:
             residual.add_(x)
         return rms_norm(residual.to(weight.dtype), (residual.shape[-1],), weight, eps).to(residual.dtype)
 
     def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
-        """See `Kernels.silu_mul`."""
         gate, up = gate_up.chunk(2, dim=-1)
         return silu(gate).mul_(up)
 
     def argmax(self, rows: torch.Tensor) -> torch.Tensor:
-        """See `Kernels.argmax`."""
         if rows.device.type == "cpu":
             # NumPy's argmax is vectorised (17 µs for 8 rows of 49152 here); torch's takes 660 µs on bf16.
             return torch.from_numpy(rows.float().numpy().argmax(axis=-1))
         return rows.argmax(dim=-1)
 
     def apply_rope(self, heads: torch.Tensor, cos: torch.Tensor, signed_sin: torch.Tensor) -> torch.Tensor:
-        """See `Kernels.apply_rope`."""
         return torch.addcmul(heads * cos, heads.roll(heads.shape[-1] // 2, dims=-1), signed_sin)
 
 
@@ -102,7 +98,6 @@ class NativeKernels:
     def add_rms_norm(
         self, residual: torch.Tensor, x: torch.Tensor | None, weight: torch.Tensor, eps: float
     ) -> torch.Tensor:
-        """See `Kernels.add_rms_norm`."""
         require_packed(self._dtype, residual, x)
         require_packed(None, weight)
         out = torch.empty_like(residual)
@@ -112,7 +107,6 @@ class NativeKernels:
         return out
 
     def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
-        """See `Kernels.silu_mul`."""
         require_packed(self._dtype, gate_up)
         rows, width = gate_up.shape
         out = gate_up.new_empty(rows, width // 2)
@@ -120,14 +114,13 @@ class NativeKernels:
         return out
 
     def argmax(self, rows: torch.Tensor) -> torch.Tensor:
-        """See `Kernels.argmax`."""
         require_packed(self._dtype, rows)
         out = torch.empty(rows.shape[0], dtype=torch.int64)
         self._argmax(out.data_ptr(), rows.data_ptr(), *rows.shape)
         return out
 
     def apply_rope(self, heads: torch.Tensor, cos: torch.Tensor, signed_sin: torch.Tensor) -> torch.Tensor:
-        """See `Kernels.apply_rope`; in place."""
+        """In place."""
         require_rows(self._dtype, heads)
         require_packed(self._dtype, cos, signed_sin)
         rows, count, dim = heads.shape

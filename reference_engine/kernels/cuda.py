@@ -22,7 +22,9 @@ _ARGMAX_TILE = 4096
 
 
 class CudaKernels:
-    """See `Kernels`; rotates in place. The heads of a row must be contiguous, the row may be part of a longer one.
+    """`Kernels` for CUDA; they rotate in place.
+
+    The heads of a row must be contiguous; the row may be part of a longer one.
 
     A program computes a row, or a part of it, by itself, and its shape depends on the row's length alone.
 
@@ -39,7 +41,7 @@ class CudaKernels:
     def add_rms_norm(
         self, residual: torch.Tensor, x: torch.Tensor | None, weight: torch.Tensor, eps: float
     ) -> torch.Tensor:
-        """See `Kernels.add_rms_norm`; the weight may be of another dtype than the rows."""
+        """The weight may be of another dtype than the rows."""
         require_packed(residual.dtype, residual, x)
         require_packed(None, weight)
         out = torch.empty_like(residual)
@@ -52,7 +54,6 @@ class CudaKernels:
         return out
 
     def silu_mul(self, gate_up: torch.Tensor) -> torch.Tensor:
-        """See `Kernels.silu_mul`."""
         require_packed(None, gate_up)
         rows, width = gate_up.shape[0], gate_up.shape[1] // 2
         out = gate_up.new_empty(rows, width)
@@ -61,7 +62,7 @@ class CudaKernels:
         return out
 
     def argmax(self, rows: torch.Tensor) -> torch.Tensor:
-        """See `Kernels.argmax`; NaN counts as infinity."""
+        """NaN counts as infinity."""
         require_rows(None, rows)
         count, width = rows.shape
         tiles = triton.cdiv(width, _ARGMAX_TILE)
@@ -73,7 +74,6 @@ class CudaKernels:
         return out
 
     def apply_rope(self, heads: torch.Tensor, cos: torch.Tensor, signed_sin: torch.Tensor) -> torch.Tensor:
-        """See `Kernels.apply_rope`."""
         require_rows(None, heads)
         require_packed(cos.dtype, cos, signed_sin)
         rows, count, dim = heads.shape

@@ -18,7 +18,7 @@ _FORMATS = tuple(FORMATS[name] for name in ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_
 
 
 class _Weight(ctypes.Structure):
-    """See the struct of that name in `integers.cpp`."""
+    """The struct of that name in `integers.cpp`, field by field."""
 
     _fields_ = (
         *((name, POINTER) for name in ("codes", "scales", "offsets", "bias", "order")),

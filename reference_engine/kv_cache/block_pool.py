@@ -150,7 +150,6 @@ class BlockPool:
         return self._index.find_all(hashes)
 
     def beginning(self, parent: BlockHash, tokens: Sequence[int]) -> tuple[int, int]:
-        """See `PrefixIndex.beginning`."""
         return self._index.beginning(parent, tokens)
 
     def reset_prefix_cache(self) -> None:

@@ -51,16 +51,13 @@ class Int8:
     """Error at most absmax / 127 / 2, and 1/128 of that because the scale is rounded."""
 
     def parts(self, dim: int) -> Sequence[tuple[int, torch.dtype]]:
-        """See `Codec.parts`."""
         return [(dim, torch.int8), (1, torch.bfloat16)]
 
     def encode(self, rows: torch.Tensor) -> Sequence[torch.Tensor]:
-        """See `Codec.encode`."""
         scaled, scale = _scaled(rows, 127.0)
         return [scaled.round_().to(torch.int8), scale]
 
     def decode(self, parts: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
-        """See `Codec.decode`."""
         codes, scale = parts
         return _scaled_back(codes.to(_product_dtype(dtype)), scale, dtype)
 
@@ -69,16 +66,14 @@ class Fp8:
     """Error at most 1/16 of the element, or absmax / 448 / 1024 for subnormal elements."""
 
     def parts(self, dim: int) -> Sequence[tuple[int, torch.dtype]]:
-        """See `Codec.parts`; bytes, because few operators support the type itself."""
+        """Bytes, because few operators support the type itself."""
         return [(dim, torch.uint8), (1, torch.bfloat16)]
 
     def encode(self, rows: torch.Tensor) -> Sequence[torch.Tensor]:
-        """See `Codec.encode`."""
         scaled, scale = _scaled(rows, 448.0)
         return [scaled.to(torch.float8_e4m3fn).view(torch.uint8), scale]
 
     def decode(self, parts: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
-        """See `Codec.decode`."""
         codes, scale = parts
         wide = _product_dtype(dtype)
         if codes.is_cuda:
@@ -92,12 +87,11 @@ class Int4:
     """Error at most (max - min) / 15 / 2 of its group, and a little because step and offset are rounded."""
 
     def parts(self, dim: int) -> Sequence[tuple[int, torch.dtype]]:
-        """See `Codec.parts`: codes of the row's first half in the lower four bits, steps and offsets."""
+        """Codes of the row's first half in the lower four bits, steps and offsets."""
         groups = -(-dim // GROUP)
         return [(dim // 2, torch.uint8), (groups, torch.bfloat16), (groups, torch.bfloat16)]
 
     def encode(self, rows: torch.Tensor) -> Sequence[torch.Tensor]:
-        """See `Codec.encode`."""
         groups = rows.split(_group_size(rows.shape[-1]), dim=-1)
         offset = _to_bfloat16(torch.stack([group.amin(dim=-1) for group in groups], dim=-1), up=False)
         span = torch.stack([group.amax(dim=-1) for group in groups], dim=-1) - offset.float()
@@ -110,7 +104,6 @@ class Int4:
         return [low | (high << 4), step, offset]
 
     def decode(self, parts: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
-        """See `Codec.decode`."""
         packed, step, offset = parts
         codes = torch.cat((packed & 15, packed >> 4), dim=-1).to(dtype)
         size = _group_size(codes.shape[-1])
@@ -146,14 +139,12 @@ class QuantisedStore:
         self._rows = rows
 
     def write(self, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor | None) -> None:
-        """See `LayerStore.write`."""
         for parts, fresh in zip(self._rows, (key, value), strict=False):
             if fresh is not None:
                 for part, encoded in zip(parts, self.codec.encode(fresh.float()), strict=True):
                     part.flatten(0, 1).index_copy_(0, slots, encoded)
 
     def read(self, blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """See `LayerStore.read`."""
         rows = [self.codec.decode([_chosen(part, blocks) for part in parts], self._dtype) for parts in self._rows]
         return rows[0], rows[-1][..., : self._value_dim]
 

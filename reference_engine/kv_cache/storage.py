@@ -61,13 +61,11 @@ class PlainStore:
         self._blocks = [part.flatten(1) for part in self.parts]
 
     def write(self, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor | None) -> None:
-        """See `LayerStore.write`."""
         for part, fresh in zip(self._slots, (key, value), strict=False):
             if fresh is not None:
                 part.index_copy_(0, slots, fresh)
 
     def read(self, blocks: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """See `LayerStore.read`."""
         parts = [
             part.index_select(0, blocks).view(-1, *whole.shape[2:])
             for part, whole in zip(self._blocks, self.parts, strict=True)

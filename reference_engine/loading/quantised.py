@@ -49,7 +49,7 @@ class QuantisedDirectory:
         return weight.to(torch.device("cpu"), torch.float32).dequantised()
 
     def get_quantised(self, name: str) -> QuantisedMatrix | None:
-        """See `WeightSource`.
+        """The matrix of a tensor, in its codes.
 
         Raises:
             CheckpointError: its tensors are damaged, or in a layout that is not supported.

@@ -205,7 +205,7 @@ class GptOssConfig(MoeConfig):
 
 
 def read_llama(raw: Mapping[str, Any], where: str) -> ModelConfig:
-    """See `config_from_hf`."""
+    """Pre-norm decoder with grouped queries; `cla_factor` layers may share a cache."""
     cla_factor = whole(raw, "cla_factor", 1)
     if cla_factor < 1:
         raise CheckpointError(f"{where}: cla_factor {cla_factor} must be at least 1")
@@ -218,13 +218,13 @@ def read_llama(raw: Mapping[str, Any], where: str) -> ModelConfig:
 
 
 def read_mistral(raw: Mapping[str, Any], where: str) -> ModelConfig:
-    """See `config_from_hf`."""
+    """Llama with a sliding window in every layer."""
     raw = {**_MISTRAL_DEFAULTS, **raw}
     return ModelConfig(**common_fields(raw, where), windows=layer_windows(raw, where, raw["sliding_window"]))
 
 
 def read_mixtral(raw: Mapping[str, Any], where: str) -> MoeConfig:
-    """See `config_from_hf`."""
+    """Mistral with experts in every layer."""
     raw = {**_MIXTRAL_DEFAULTS, **raw}
     return MoeConfig(
         **common_fields(raw, where),
@@ -238,7 +238,7 @@ def read_mixtral(raw: Mapping[str, Any], where: str) -> MoeConfig:
 
 
 def read_phi3(raw: Mapping[str, Any], where: str) -> ModelConfig:
-    """See `config_from_hf`."""
+    """Fused projections, partly rotated heads, longrope."""
     raw = {**_PHI3_DEFAULTS, **raw}
     rope = rope_parameters(raw)
     kind = rope.get("rope_type") or rope.get("type") or "default"
@@ -252,13 +252,13 @@ def read_phi3(raw: Mapping[str, Any], where: str) -> ModelConfig:
 
 
 def read_qwen2(raw: Mapping[str, Any], where: str) -> ModelConfig:
-    """See `config_from_hf`."""
+    """Llama with biases of queries, keys and values."""
     raw = {"max_position_embeddings": 32768, **raw}
     return ModelConfig(**common_fields(raw, where), qkv_bias=True, windows=_qwen_windows(raw, where))
 
 
 def read_qwen3(raw: Mapping[str, Any], where: str) -> ModelConfig:
-    """See `config_from_hf`."""
+    """Llama with norms of queries and keys."""
     raw = {"max_position_embeddings": 32768, "head_dim": 128, **raw}
     return ModelConfig(
         **common_fields(raw, where),
@@ -269,7 +269,7 @@ def read_qwen3(raw: Mapping[str, Any], where: str) -> ModelConfig:
 
 
 def read_smollm3(raw: Mapping[str, Any], where: str) -> ModelConfig:
-    """See `config_from_hf`."""
+    """Llama with layers that do not rotate."""
     raw = {**_SMOLLM3_DEFAULTS, **raw}
     interval, layers = whole(raw, "no_rope_layer_interval"), range(whole(raw, "num_hidden_layers"))
     rotates = raw.get("no_rope_layers") or [(index + 1) % interval for index in layers]  # 0 where none is, as stored
@@ -286,7 +286,7 @@ def read_smollm3(raw: Mapping[str, Any], where: str) -> ModelConfig:
 
 
 def read_qwen2_moe(raw: Mapping[str, Any], where: str) -> MoeConfig:
-    """See `config_from_hf`."""
+    """Qwen2 with experts and a gated shared one."""
     raw = {**_QWEN2_MOE_DEFAULTS, **raw}
     window = _enabled_window(raw)
     last = whole(raw, "max_window_layers")
@@ -308,7 +308,7 @@ def read_qwen2_moe(raw: Mapping[str, Any], where: str) -> MoeConfig:
 
 
 def read_qwen3_moe(raw: Mapping[str, Any], where: str) -> MoeConfig:
-    """See `config_from_hf`."""
+    """Qwen3 with experts."""
     raw = {**_QWEN3_MOE_DEFAULTS, **raw}
     return MoeConfig(
         **common_fields(raw, where),
@@ -324,7 +324,7 @@ def read_qwen3_moe(raw: Mapping[str, Any], where: str) -> MoeConfig:
 
 
 def read_gpt_oss(raw: Mapping[str, Any], where: str) -> GptOssConfig:
-    """See `config_from_hf`."""
+    """Experts with biases and a clamped gate; every second layer has a window."""
     raw = {**_GPT_OSS_DEFAULTS, **raw}
     if not rope_parameters(raw):
         raw = {**raw, "rope_parameters": _GPT_OSS_YARN}
@@ -346,7 +346,7 @@ def read_gpt_oss(raw: Mapping[str, Any], where: str) -> GptOssConfig:
 
 
 def read_gemma2(raw: Mapping[str, Any], where: str) -> GemmaConfig:
-    """See `config_from_hf`."""
+    """Norms before and after each part, bounded scores and logits; every second layer has a window."""
     raw = {**_GEMMA2_DEFAULTS, **raw}
     check_options(raw, where, **_GEMMA_OPTIONS)
     sliding = [index % 2 == 0 for index in range(whole(raw, "num_hidden_layers"))]
@@ -362,13 +362,13 @@ def read_gemma2(raw: Mapping[str, Any], where: str) -> GemmaConfig:
 
 
 def read_gemma3_wrapper(raw: Mapping[str, Any], where: str) -> GemmaConfig:
-    """See `config_from_hf`; the text decoder of a model that also takes images."""
+    """The text decoder of a model that also takes images."""
     outer = {name: raw[name] for name in ("eos_token_id", "bos_token_id", "dtype", "torch_dtype") if raw.get(name)}
     return read_gemma3({**raw["text_config"], **outer, "model_type": "gemma3_text"}, where)
 
 
 def read_gemma3(raw: Mapping[str, Any], where: str) -> GemmaConfig:
-    """See `config_from_hf`."""
+    """Gemma 2 with norms of queries and keys in place of bounds, and a rotation of its own in layers with a window."""
     raw = {**_GEMMA3_DEFAULTS, **raw}
     check_options(raw, where, **_GEMMA_OPTIONS, attn_logit_softcapping=(None,), final_logit_softcapping=(None,))
     full, local = _ropes(raw)
@@ -388,7 +388,7 @@ def read_gemma3(raw: Mapping[str, Any], where: str) -> GemmaConfig:
 
 
 def read_deepseek_v2(raw: Mapping[str, Any], where: str) -> DeepseekConfig:
-    """See `config_from_hf`."""
+    """Latent attention (MLA), experts chosen by softmax, in groups."""
     raw = {**_DEEPSEEK_V2_DEFAULTS, **raw}
     check_options(
         raw,
@@ -409,7 +409,7 @@ def read_deepseek_v2(raw: Mapping[str, Any], where: str) -> DeepseekConfig:
 
 
 def read_deepseek_v3(raw: Mapping[str, Any], where: str) -> DeepseekConfig:
-    """See `config_from_hf`."""
+    """DeepSeek-V2 with experts chosen by biased sigmoids."""
     raw = {**_DEEPSEEK_V3_DEFAULTS, **raw}
     check_options(
         raw, where, topk_method=("noaux_tc",), scoring_func=("sigmoid",), moe_layer_freq=(1,), mlp_bias=(False,)

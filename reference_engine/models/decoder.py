@@ -167,7 +167,6 @@ class PreNormLayer:
     def __call__(
         self, residual: torch.Tensor, added: torch.Tensor | None, rotations: Rotations, attention: AttentionStep
     ) -> torch.Tensor:
-        """See `Layer`."""
         normed = self._norm_mixer(residual, added, self._input_norm, self._eps)
         mixed = self._sum(self._mixer(normed, rotations, attention))
         return self._sum(self._mlp(self._norm_mlp(residual, mixed, self._mlp_norm, self._eps)))
@@ -216,18 +215,15 @@ class Decoder:
 
     @property
     def may_capture(self) -> bool:
-        """See `Model.may_capture`."""
         return self._may_capture
 
     @property
     def embedding(self) -> Matrix:
-        """See `Model.embedding`."""
         if self._embedding is None:
             raise EngineBugError("this stage of the pipeline embeds no tokens")
         return self._embedding
 
     def rows(self, count: int) -> torch.Tensor:
-        """See `Model.rows`."""
         return self._rows.repeat(count, 1)
 
     def forward(
@@ -237,12 +233,10 @@ class Decoder:
         attention: AttentionStep,
         wanted_rows: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """See `Model.forward`."""
         hidden = self.hidden(inputs, positions, attention)
         return self.logits(hidden, wanted_rows) if self._stage.is_last else total(hidden)
 
     def hidden(self, inputs: Inputs, positions: torch.Tensor, attention: AttentionStep) -> Hidden:
-        """See `Model.hidden`."""
         if self._offload is None:
             return self._through_layers(inputs, positions, attention)
         self._offload.begin()
@@ -270,7 +264,6 @@ class Decoder:
         return Rotations(own, [table.at(places) for table in self._rotaries])
 
     def logits(self, hidden: Hidden, wanted_rows: torch.Tensor | None = None) -> torch.Tensor:
-        """See `Model.logits`."""
         if self._head is None:
             raise EngineBugError("this stage of the pipeline has no head")
         residual, added = hidden
@@ -281,13 +274,11 @@ class Decoder:
         return logits if self._logit_cap is None else capped(logits, self._logit_cap)
 
     def first_layers(self, count: int) -> "Decoder":
-        """See `Model.first_layers`."""
         model = copy.copy(self)
         model._layers = self._layers[:count]  # noqa: SLF001 (of the same class)
         return model
 
     def tapped(self, taps: Taps) -> "Decoder":
-        """See `Model.tapped`."""
         model = copy.copy(self)
         model.taps = taps
         return model

@@ -41,7 +41,6 @@ class LatentAttention:
         self._out = weights.rows(prefix, "o_proj", has_bias=config.attention_bias)
 
     def __call__(self, normed: torch.Tensor, rotations: Rotations, attention: AttentionStep) -> torch.Tensor:
-        """See `Mixer`."""
         config, rows = self._config, normed.shape[0]
         heads, split = config.num_attention_heads, [config.kv_lora_rank, config.head_dim]
         query = self._query(normed).view(rows, heads, -1)
@@ -79,7 +78,6 @@ class _LatentQuery:
         self._down, self._norm, self._up, self._kernels = down, norm, up, kernels
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """See `Linear`."""
         return self._up(self._kernels.add_rms_norm(self._down(rows), None, self._norm, _LATENT_EPS))
 
 
@@ -92,7 +90,6 @@ def _turned_last(rows: torch.Tensor, config: DeepseekConfig) -> torch.Tensor:
 
 
 def build(config: DeepseekConfig, weights: Weights, max_positions: int) -> Decoder:
-    """See `registry.Family`."""
     return pre_norm_decoder(
         config,
         weights,

@@ -172,15 +172,12 @@ class HeadSource:
         self._source = source
 
     def names(self) -> Sequence[str]:
-        """See `WeightSource.names`."""
         return self._source.names()
 
     def get(self, name: str, dtype: torch.dtype | None = None, device: torch.device | None = None) -> torch.Tensor:
-        """See `WeightSource.get`."""
         return self._source.get(name.removeprefix("model."), dtype, device)
 
     def get_quantised(self, name: str) -> QuantisedMatrix | None:
-        """See `WeightSource.get_quantised`."""
         return self._source.get_quantised(name.removeprefix("model."))
 
 

@@ -93,11 +93,9 @@ class SlowedExecutor:
 
     @property
     def max_graph_tokens(self) -> int | None:
-        """See `Executor.max_graph_tokens`."""
         return self._executor.max_graph_tokens
 
     def execute(self, batch: Batch, read: ReadSlab | None = None) -> torch.Tensor | None:
-        """See `Executor.execute`."""
         began = time.perf_counter()
         logits = self._executor.execute(batch, read)
         if self.storage.device.type != "cpu":
@@ -136,7 +134,6 @@ class LocalExecutor:
         self.max_graph_tokens: int | None = None
 
     def execute(self, batch: Batch, read: ReadSlab | None = None) -> torch.Tensor | None:
-        """See `Executor.execute`."""
         self._copy_blocks(batch.copies)
         if not batch.spans:
             return None  # a request was swapped out and no other runs
@@ -184,7 +181,6 @@ class LocalExecutor:
 
     @property
     def embedding(self) -> Matrix:
-        """See `Model.embedding`."""
         return self._model.embedding
 
     def close(self) -> None:

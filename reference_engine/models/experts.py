@@ -60,7 +60,7 @@ class ExpertLoop:
         self._experts, self._own, self._num_experts = experts, own, num_experts
 
     def __call__(self, rows: torch.Tensor, shares: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-        """See `Networks`; `order` sorts tokens by expert."""
+        """`order` sorts tokens by expert."""
         order = chosen.flatten().argsort(stable=True)
         tokens, shares = order // chosen.shape[1], shares.flatten()[order, None]
         counts = chosen.flatten().bincount(minlength=self._num_experts).tolist()
@@ -104,7 +104,6 @@ class ExpertStack:
         self._combine, self._batch_invariant = combine, batch_invariant
 
     def __call__(self, rows: torch.Tensor, shares: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-        """See `Networks`."""
         kernels, is_invariant = self._kernels, self._batch_invariant
         groups = kernels.group(chosen, self._own)
         gate_up = kernels.multiply_gathered(rows, *self._gate_up, groups, batch_invariant=is_invariant)
@@ -181,7 +180,6 @@ class Experts:
         self._networks = _networks(config, weights, f"{prefix}experts.", combine)
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """See `FeedForward`."""
         return self._networks(rows, *self._route(rows))
 
     def _route(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -216,7 +214,6 @@ class Weighed:
         self._network, self._gate = network, weights.router(f"{name}_gate")
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """See `FeedForward`."""
         return self._network(rows).mul_(self._gate(rows.float()).sigmoid_())
 
 
@@ -227,7 +224,6 @@ class SharedAndRouted:
         self._shared, self._routed = shared, routed
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """See `FeedForward`."""
         return self._routed(rows).add_(self._shared(rows))
 
 

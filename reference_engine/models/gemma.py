@@ -42,7 +42,6 @@ class SandwichLayer:
     def __call__(
         self, residual: torch.Tensor, added: torch.Tensor | None, rotations: Rotations, attention: AttentionStep
     ) -> torch.Tensor:
-        """See `Layer`."""
         norm, eps = self._norm, self._eps
         attended = self._attention(norm(residual, added, self._before_attention, eps), rotations, attention)
         attended = norm(self._sum(attended), None, self._after_attention, eps)
@@ -66,11 +65,9 @@ class TextWeights:
         return self._source.names()
 
     def get(self, name: str, dtype: torch.dtype | None = None, device: torch.device | None = None) -> torch.Tensor:
-        """See `WeightSource.get`."""
         return self._source.get(self._stored_name(name), dtype, device)
 
     def get_quantised(self, name: str) -> QuantisedMatrix | None:
-        """See `WeightSource.get_quantised`."""
         return self._source.get_quantised(self._stored_name(name))
 
     def _stored_name(self, name: str) -> str:
@@ -80,7 +77,6 @@ class TextWeights:
 
 
 def build(config: GemmaConfig, weights: Weights, max_positions: int) -> Decoder:
-    """See `registry.Family`."""
     rotaries = [rotary_table(config, weights, max_positions)]
     if config.local_rope_theta is not None:
         rotaries.append(table_of(config, config.local_rope_theta, config.local_rope_scaling, weights, max_positions))

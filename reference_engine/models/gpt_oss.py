@@ -49,7 +49,6 @@ class SplitExperts:
         return self._source.names()
 
     def get(self, name: str, dtype: torch.dtype | None = None, device: torch.device | None = None) -> torch.Tensor:
-        """See `WeightSource.get`."""
         matrix = self.get_quantised(name)
         if matrix is not None:
             return matrix.dequantised()
@@ -63,7 +62,6 @@ class SplitExperts:
         return self._source.get(f"{prefix}.{stack}")[int(number)].t()[outputs]
 
     def get_quantised(self, name: str) -> QuantisedMatrix | None:
-        """See `WeightSource.get_quantised`."""
         expert = _EXPERT_TENSOR.fullmatch(name)
         if expert is None or name in self._stored:
             return self._source.get_quantised(name)
@@ -76,8 +74,6 @@ class SplitExperts:
 
 
 def build(config: GptOssConfig, weights: Weights, max_positions: int) -> Decoder:
-    """See `registry.Family`."""
-
     def swiglu(gate_up: torch.Tensor) -> torch.Tensor:
         gate, up = gate_up.chunk(2, dim=-1)
         gate, limit = gate.clamp(max=config.swiglu_limit), config.swiglu_limit

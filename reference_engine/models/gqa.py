@@ -55,7 +55,6 @@ class GroupedQueryAttention:
             self._norm = torch.stack(norms)
 
     def __call__(self, normed: torch.Tensor, rotations: Rotations, attention: AttentionStep) -> torch.Tensor:
-        """See `Mixer`."""
         queries, turned = self._queries, self._queries + self._keys
         heads = self._qkv(normed).view(normed.shape[0], -1, self._head_dim)
         # Queries and keys are rotated together: rotating q+k heads takes as many calls as rotating q heads.

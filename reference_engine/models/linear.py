@@ -35,7 +35,6 @@ class PlainLinear:
         self._bias = bias
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """See `Linear`."""
         return linear(rows, self._weight, self._bias)
 
 
@@ -46,7 +45,6 @@ class FloatLinear:
         self._transposed = weight.t()
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """See `Linear`."""
         return torch.mm(rows, self._transposed, out_dtype=torch.float32)
 
 
@@ -67,7 +65,6 @@ class SmallProductLinear:
         self._multiply, self._weight, self._bias, self._inner, self._dtype = multiply, weight, bias, inner, dtype
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """See `Linear`."""
         if 0 < rows.shape[0] <= self._max_rows:
             return self._multiply(rows, self._weight, self._bias, self._dtype)
         return self._inner(rows)
@@ -90,7 +87,6 @@ class InvariantLinear:
         self._multiply, self._weight, self._bias, self._dtype = multiply_invariantly, weight.contiguous(), bias, dtype
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """See `Linear`."""
         return self._multiply(rows, self._weight, self._bias, self._dtype)
 
 
@@ -103,7 +99,6 @@ class PackedLinear:
         self._multiply = torch.ops.mkldnn._linear_pointwise.default  # noqa: SLF001 (no public name)
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """See `Linear`."""
         return self._multiply(rows, self._packed, self._bias, "none", [], "")
 
 
@@ -125,7 +120,6 @@ class JoinedLinear:
         self._linears = linears
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """See `Linear`."""
         return torch.cat([linear(rows) for linear in self._linears], dim=1)
 
 

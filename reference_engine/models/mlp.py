@@ -50,7 +50,6 @@ class GatedMlp:
         self._combine = combine or silu_mul_for(down, weights.kernels)
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """See `FeedForward`."""
         gate_up, down = self.matrices
         return down(self._combine(gate_up(rows)))
 

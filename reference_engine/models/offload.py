@@ -57,21 +57,17 @@ class CudaLane:
         self._fence = torch.zeros(1, dtype=torch.int32, device=device)
 
     def host_memory(self, size: int) -> torch.Tensor:
-        """See `Lane`."""
         return torch.empty(size, dtype=torch.uint8, pin_memory=True)
 
     def follow(self) -> None:
-        """See `Lane`."""
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
 
     def copy(self, slot: int, target: torch.Tensor, source: torch.Tensor) -> None:
-        """See `Lane`."""
         with torch.cuda.stream(self._stream):
             target.copy_(source, non_blocking=True)
             self._copied[slot].record()
 
     def await_copy(self, slot: int) -> None:
-        """See `Lane`."""
         torch.cuda.current_stream(self._device).wait_event(self._copied[slot])
         # Kernels with an early start (kernels/early_start.py) read weights before the previous kernel has ended. That
         # kernel must therefore be one that starts after the copy.
@@ -202,7 +198,6 @@ class StreamedLinear:
         self._linear = _with_tensors(self._linear, tensors, _views(buffer, tensors))
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """See `Linear`."""
         self._offload.arrive(self._number)
         result = self._linear(rows)
         self._offload.leave()

@@ -42,7 +42,6 @@ class SplitWeights:
         return self._source.names()
 
     def get(self, name: str, dtype: torch.dtype | None = None, device: torch.device | None = None) -> torch.Tensor:
-        """See `WeightSource.get`."""
         prefix, _, part = name.removesuffix(".weight").rpartition(".")
         if part not in self._parts:
             return self._source.get(name, dtype, device)
@@ -50,7 +49,6 @@ class SplitWeights:
         return self._source.get(f"{prefix}.{fused}.weight", dtype, device)[rows]
 
     def get_quantised(self, name: str) -> QuantisedMatrix | None:
-        """See `WeightSource.get_quantised`."""
         prefix, _, part = name.removesuffix(".weight").rpartition(".")
         if part not in self._parts:
             return self._source.get_quantised(name)

@@ -20,7 +20,6 @@ from bakeoff.reference_engine.models.weights import Weights
 
 
 def build(config: ModelConfig, weights: Weights, max_positions: int) -> Decoder:
-    """See `registry.Family`."""
     return pre_norm_decoder(
         config,
         weights,

@@ -51,7 +51,7 @@ class ParallelExecutor:
         self.close = weakref.finalize(self, _close, local, group, workers)
 
     def execute(self, batch: Batch, read: ReadSlab | None = None) -> torch.Tensor | None:
-        """See `Executor.execute`; on GPUs it does not wait for the results.
+        """On GPUs it does not wait for the results.
 
         Raises:
             EngineUnavailableError: a rank failed or exited; every later call raises it again.

@@ -99,7 +99,7 @@ class Group:
         self._from_first.rootRank = 0
 
     def sum(self, rows: torch.Tensor) -> torch.Tensor:
-        """See `Ranks.sum`; in place."""
+        """In place."""
         if self._peers is not None and self._peers.suits(rows):
             return self._peers.sum(rows)
         if self._own is not None:
@@ -107,13 +107,12 @@ class Group:
         return rows
 
     def gather_rows(self, rows: torch.Tensor) -> torch.Tensor:
-        """See `Ranks.gather_rows`."""
         parts = [torch.empty_like(rows) for _ in range(self.contexts)]
         self._contexts.allgather([parts], [rows]).wait()
         return torch.cat(parts)
 
     def least(self, value: int) -> int:
-        """See `Ranks.least`; every process must call it equally often.
+        """Every process must call it equally often.
 
         Raises:
             RuntimeError: the group was aborted.
@@ -133,7 +132,6 @@ class Group:
         return tokens
 
     def gather(self, logits: torch.Tensor, vocab_size: int) -> torch.Tensor:
-        """See `Ranks.gather`."""
         if not logits.shape[0] or self._own is None:  # no request samples in this step, on any rank
             return logits
         parts = [torch.empty_like(logits) for _ in range(self.size)] if self.rank == 0 else []
@@ -141,12 +139,12 @@ class Group:
         return torch.cat(parts, dim=1)[:, :vocab_size].contiguous() if parts else logits
 
     def receive(self, rows: torch.Tensor) -> torch.Tensor:
-        """See `Ranks.receive`; on GPUs the stream waits, not the caller."""
+        """On GPUs the stream waits, not the caller."""
         self._before.recv([rows], 0, 0).wait()
         return rows
 
     def send(self, rows: torch.Tensor) -> None:
-        """See `Ranks.send`; waits between CPUs only."""
+        """Waits between CPUs only."""
         work = self._behind.send([rows], 1, 0)
         if rows.device.type == "cpu":
             work.wait()

@@ -58,37 +58,29 @@ class PlainScales:
 
     @property
     def blocks(self) -> int:
-        """See `BlockScales`."""
         return self.numbers.shape[1]
 
     @property
     def nbytes(self) -> int:
-        """See `BlockScales`."""
         return self.numbers.nbytes
 
     @property
     def layout(self) -> Hashable:
-        """See `BlockScales`."""
         return self.numbers.dtype
 
     def to(self, device: torch.device) -> Self:
-        """See `BlockScales`."""
         return dataclasses.replace(self, numbers=self.numbers.to(device))
 
     def rows(self, index: torch.Tensor | slice) -> Self:
-        """See `BlockScales`."""
         return dataclasses.replace(self, numbers=self.numbers[index])
 
     def columns(self, first: int, stop: int) -> Self:
-        """See `BlockScales`."""
         return dataclasses.replace(self, numbers=self.numbers[:, first:stop].contiguous())
 
     def stacked(self, others: Sequence[Self]) -> Self:
-        """See `BlockScales`."""
         return dataclasses.replace(self, numbers=torch.cat([self.numbers, *(other.numbers for other in others)]))
 
     def values(self) -> torch.Tensor:
-        """See `BlockScales`."""
         return self.numbers.float()
 
 
@@ -126,34 +118,27 @@ class NestedScales:
 
     @property
     def blocks(self) -> int:
-        """See `BlockScales`."""
         return self.codes.shape[1]
 
     @property
     def nbytes(self) -> int:
-        """See `BlockScales`."""
         return sum(tensor.nbytes for tensor in (self.codes, self.places, self.table, self.absmax, self.offsets))
 
     @property
     def layout(self) -> Hashable:
-        """See `BlockScales`."""
         return self.group, tuple(self.table.tolist())
 
     def to(self, device: torch.device) -> Self:
-        """See `BlockScales`."""
         names = ("codes", "places", "table", "absmax", "offsets")
         return dataclasses.replace(self, **{name: getattr(self, name).to(device) for name in names})
 
     def rows(self, index: torch.Tensor | slice) -> Self:
-        """See `BlockScales`."""
         return dataclasses.replace(self, codes=self.codes[index], places=self.places[index])
 
     def columns(self, first: int, stop: int) -> Self:
-        """See `BlockScales`."""
         return dataclasses.replace(self, codes=self.codes[:, first:stop].contiguous(), places=self.places + first)
 
     def stacked(self, others: Sequence[Self]) -> Self:
-        """See `BlockScales`."""
         parts, places, groups = (self, *others), list[torch.Tensor](), 0
         for part in parts:
             places.append(part.places + groups * self.group)
@@ -167,7 +152,6 @@ class NestedScales:
         )
 
     def values(self) -> torch.Tensor:
-        """See `BlockScales`."""
         blocks = torch.arange(self.blocks, dtype=torch.int32, device=self.codes.device)
         groups = (self.places[:, None] + blocks) // self.group
         return self.table[self.codes.int()] * self.absmax[groups] + self.offsets[groups]

@@ -35,23 +35,20 @@ class BlockMatrix:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """See `QuantisedMatrix`."""
         return self.blocks.shape[0], self.blocks.shape[1] // self.format.bytes * self.format.elements
 
     @property
     def nbytes(self) -> int:
-        """See `QuantisedMatrix`."""
         return self.blocks.nbytes
 
     def held_bytes(self, device: torch.device, dtype: torch.dtype) -> int:  # noqa: ARG002 (any)
-        """See `QuantisedMatrix`; kernels for a GPU need codes of 8 or 4 bits, and scales in float32."""
+        """Kernels for a GPU need codes of 8 or 4 bits, and scales in float32."""
         if not self._has_coded_products(device):
             return self.nbytes
         layout = self.format
         return coded_nbytes(self.shape, layout.bits, layout.group, has_offsets=layout.has_offsets)
 
     def call_bytes(self, rows: int, device: torch.device, dtype: torch.dtype) -> int:
-        """See `QuantisedMatrix`."""
         if self._has_coded_products(device):
             return coded_call_bytes(self.shape, rows, dtype)
         if self.has_kernel(device, dtype):
@@ -60,16 +57,13 @@ class BlockMatrix:
 
     @property
     def layout(self) -> str:
-        """See `QuantisedMatrix`."""
         return self.format.name
 
     @property
     def column_unit(self) -> int:
-        """See `QuantisedMatrix`."""
         return self.format.elements
 
     def has_kernel(self, device: torch.device, dtype: torch.dtype) -> bool:
-        """See `QuantisedMatrix`."""
         return quantised.has_kernel(device, dtype) or self._has_coded_products(device)
 
     def _has_coded_products(self, device: torch.device) -> bool:
@@ -77,34 +71,29 @@ class BlockMatrix:
 
     @property
     def may_capture(self) -> bool:
-        """See `QuantisedMatrix`."""
         return True
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Self:
-        """See `QuantisedMatrix`."""
         return dataclasses.replace(self, blocks=self.blocks.to(device), dtype=dtype)
 
     def rows(self, index: torch.Tensor | slice) -> Self:
-        """See `QuantisedMatrix`."""
         return dataclasses.replace(self, blocks=self.blocks[index])
 
     def columns(self, first: int, stop: int) -> Self:
-        """See `QuantisedMatrix`."""
         start, end = (column // self.format.elements * self.format.bytes for column in (first, stop))
         return dataclasses.replace(self, blocks=self.blocks[:, start:end].contiguous())
 
     def stacked(self, others: Sequence[Self]) -> Self:
-        """See `QuantisedMatrix`."""
         return dataclasses.replace(self, blocks=torch.cat([self.blocks, *(other.blocks for other in others)]))
 
     def dequantised(self) -> torch.Tensor:
-        """See `QuantisedMatrix`; compiled if a compiler was available, else in stock torch, with the same bits."""
+        """Compiled if a compiler was available, else in stock torch, with the same bits."""
         if quantised.has_kernel(self.blocks.device, self.dtype):
             return quantised.dequantise(self.blocks, self.format, self.shape, self.dtype)
         return self.format.unpack(self.blocks.reshape(-1, self.format.bytes)).view(self.shape).to(self.dtype)
 
     def linear(self, bias: torch.Tensor | None, *, keeps_float32: bool = False) -> Linear:
-        """See `QuantisedMatrix`; in bfloat16 rows are rounded to 8 bits where that is faster."""
+        """In bfloat16 rows are rounded to 8 bits where that is faster."""
         device, dtype = self.blocks.device, self.dtype
         if self._has_coded_products(device):
             return CodedLinear(self._coded(), bias, torch.float32 if keeps_float32 else dtype)

@@ -78,7 +78,6 @@ class CodedLinear:
         self._kernels, self._dtype = coded_products, dtype
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """See `Linear`."""
         if self.order is not None:
             rows = rows.index_select(1, self.order)
         if 0 < rows.shape[0] <= self._kernels.max_rows(self.weight, rows.dtype):

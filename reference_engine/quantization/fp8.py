@@ -54,19 +54,16 @@ class Fp8Matrix(RowScaledMatrix):
     """A `QuantisedMatrix` of FP8 numbers."""
 
     def has_kernel(self, device: torch.device, dtype: torch.dtype) -> bool:  # noqa: ARG002 (any)
-        """See `QuantisedMatrix`."""
         rows, columns = self.shape
         return rows % _TILE == 0 == columns % _TILE and has_fp8_products(device)
 
     def call_bytes(self, rows: int, device: torch.device, dtype: torch.dtype) -> int:
-        """See `QuantisedMatrix`."""
         if not self.has_kernel(device, dtype):
             return super(Fp8Matrix, self).call_bytes(rows, device, dtype)
         width, depth = self.shape
         return rows * (depth + width * dtype.itemsize)  # codes of the activations
 
     def linear(self, bias: torch.Tensor | None, *, keeps_float32: bool = False) -> Linear:
-        """See `QuantisedMatrix`."""
         if self.has_kernel(self.codes.device, self.dtype):
             return Fp8Linear(self, bias, torch.float32 if keeps_float32 else self.dtype)
         return SlabLinear(self, bias)
@@ -106,7 +103,7 @@ class Fp8Linear:
                 self._multiply_few, self._max_few = small_products.multiply, small_products.MAX_ROWS_OF_CODES
 
     def __call__(self, rows: torch.Tensor | CodedRows) -> torch.Tensor:
-        """See `Linear`; takes codes, too."""
+        """Takes codes, too."""
         codes, scales = self._encode(rows) if isinstance(rows, torch.Tensor) else rows
         if self._multiply_few is not None and 0 < codes.shape[0] <= self._max_few:
             return self._multiply_few(codes, self._codes, self._bias, self._dtype, (scales, self._scales))
@@ -121,6 +118,6 @@ class Fp8Linear:
 
 
 def _row_codes(rows: torch.Tensor) -> CodedRows:
-    """See `row_codes.scaled_codes`."""
+    """Codes of rows, each with a scale of its own."""
     numbers = rows.float()
     return CodedRows(*_coded(numbers, numbers.abs().amax(1, keepdim=True)))

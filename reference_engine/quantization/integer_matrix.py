@@ -67,7 +67,6 @@ class IntegerMatrix:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """See `QuantisedMatrix`."""
         return self.codes.shape[0], self.codes.shape[1] * 8 // self.bits
 
     @property
@@ -77,13 +76,11 @@ class IntegerMatrix:
 
     @property
     def nbytes(self) -> int:
-        """See `QuantisedMatrix`."""
         return sum(
             tensor.nbytes for tensor in (self.codes, self.scales, self.offsets, self.order) if tensor is not None
         )
 
     def held_bytes(self, device: torch.device, dtype: torch.dtype) -> int:
-        """See `QuantisedMatrix`."""
         order = 0 if self.order is None else self.order.nbytes
         if self._has_coded_products(device):
             return order + coded_nbytes(self.shape, self.bits, self.group, has_offsets=self.offsets is not None)
@@ -93,7 +90,6 @@ class IntegerMatrix:
         return self.nbytes
 
     def call_bytes(self, rows: int, device: torch.device, dtype: torch.dtype) -> int:
-        """See `QuantisedMatrix`."""
         if self._has_coded_products(device):
             in_order = 0 if self.order is None else rows * self.shape[1] * dtype.itemsize
             return in_order + coded_call_bytes(self.shape, rows, dtype)
@@ -103,16 +99,15 @@ class IntegerMatrix:
 
     @property
     def layout(self) -> Hashable:
-        """See `QuantisedMatrix`; different for any two matrices with an `order`."""
+        """Different for any two matrices with an `order`."""
         return self.bits, self.group, self.offsets is None, self.scales.dtype, None if self.order is None else id(self)
 
     @property
     def column_unit(self) -> int:
-        """See `QuantisedMatrix`; one group, or the whole width if groups are scattered."""
+        """One group, or the whole width if groups are scattered."""
         return self.group if self.order is None else self.shape[1]
 
     def has_kernel(self, device: torch.device, dtype: torch.dtype) -> bool:
-        """See `QuantisedMatrix`."""
         return integers.has_kernel(device, dtype, self.group, self.shape[1]) or self._has_coded_products(device)
 
     def _has_coded_products(self, device: torch.device) -> bool:
@@ -120,11 +115,9 @@ class IntegerMatrix:
 
     @property
     def may_capture(self) -> bool:
-        """See `QuantisedMatrix`."""
         return True
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Self:
-        """See `QuantisedMatrix`."""
         moved = {
             name: tensor.to(device)
             for name in ("codes", "scales", "offsets", "order")
@@ -133,12 +126,10 @@ class IntegerMatrix:
         return dataclasses.replace(self, dtype=dtype, **moved)
 
     def rows(self, index: torch.Tensor | slice) -> Self:
-        """See `QuantisedMatrix`."""
         offsets = None if self.offsets is None else self.offsets[index]
         return dataclasses.replace(self, codes=self.codes[index], scales=self.scales[index], offsets=offsets)
 
     def columns(self, first: int, stop: int) -> Self:
-        """See `QuantisedMatrix`."""
         groups = slice(first // self.group, stop // self.group)
         codes = self.codes[:, first * self.bits // 8 : stop * self.bits // 8]
         return dataclasses.replace(
@@ -149,7 +140,6 @@ class IntegerMatrix:
         )
 
     def stacked(self, others: Sequence[Self]) -> Self:
-        """See `QuantisedMatrix`."""
         parts = (self, *others)
         offsets = [part.offsets for part in parts if part.offsets is not None]
         return dataclasses.replace(
@@ -160,7 +150,7 @@ class IntegerMatrix:
         )
 
     def dequantised(self) -> torch.Tensor:
-        """See `QuantisedMatrix`; computed in float32 and rounded once, compiled if a compiler was available."""
+        """Computed in float32 and rounded once, compiled if a compiler was available."""
         if integers.has_kernel(self.codes.device, self.dtype, self.group, self.shape[1]):
             plain = integers.dequantise(self.codes, self.scales, self.offsets, self.bits, self.dtype)
             return self._in_order(plain)
@@ -176,7 +166,6 @@ class IntegerMatrix:
         return plain if self.order is None else torch.empty_like(plain).index_copy_(1, self.order, plain)
 
     def linear(self, bias: torch.Tensor | None, *, keeps_float32: bool = False) -> Linear:
-        """See `QuantisedMatrix`."""
         if self._has_coded_products(self.codes.device):
             codes = self.codes if self.bits == 8 else unpack(self.codes)
             dtype = torch.float32 if keeps_float32 else self.dtype

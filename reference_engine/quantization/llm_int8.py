@@ -22,16 +22,14 @@ class LlmInt8Matrix(W8A8Matrix):
 
     @property
     def may_capture(self) -> bool:
-        """See `QuantisedMatrix`; shapes depend on how many outliers there are."""
+        """Shapes depend on how many outliers there are."""
         return False
 
     def call_bytes(self, rows: int, device: torch.device, dtype: torch.dtype) -> int:
-        """See `QuantisedMatrix`."""
         copied = rows * self.shape[1] * dtype.itemsize  # without outliers
         return copied + super(LlmInt8Matrix, self).call_bytes(rows, device, dtype)
 
     def linear(self, bias: torch.Tensor | None, *, keeps_float32: bool = False) -> Linear:
-        """See `QuantisedMatrix`."""
         return LlmInt8Linear(self, bias, torch.float32 if keeps_float32 else self.dtype)
 
 
@@ -49,7 +47,6 @@ class LlmInt8Linear:
         self._regular = W8A8Linear(weight, bias, torch.float32)
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """See `Linear`."""
         outliers = (rows.abs() >= THRESHOLD).any(0).nonzero().flatten()
         if not outliers.numel():
             return self._regular(rows).to(self._dtype)

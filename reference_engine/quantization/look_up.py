@@ -64,7 +64,6 @@ class LookUpMatrix:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """See `QuantisedMatrix`."""
         return self.codes.shape[0], self.codes.shape[1] * 2
 
     @property
@@ -74,11 +73,10 @@ class LookUpMatrix:
 
     @property
     def nbytes(self) -> int:
-        """See `QuantisedMatrix`."""
         return self.codes.nbytes + self.table.nbytes + self.scales.nbytes
 
     def held_bytes(self, device: torch.device, dtype: torch.dtype) -> int:
-        """See `QuantisedMatrix`; the kernels take scales in float32."""
+        """The kernels take scales in float32."""
         if self._has_integers(device, dtype):
             return integers.held_bytes(self.shape, self.block, 8, 1)
         if not self.has_kernel(device, dtype):
@@ -86,7 +84,6 @@ class LookUpMatrix:
         return self.table.nbytes + coded_nbytes(self.shape, 4, self.block, has_offsets=False)
 
     def call_bytes(self, rows: int, device: torch.device, dtype: torch.dtype) -> int:
-        """See `QuantisedMatrix`."""
         if self._has_integers(device, dtype):
             return rows * self.shape[0] * dtype.itemsize
         of_call = coded_call_bytes if self.has_kernel(device, dtype) else slab_call_bytes
@@ -94,21 +91,17 @@ class LookUpMatrix:
 
     @property
     def layout(self) -> Hashable:
-        """See `QuantisedMatrix`."""
         return self.block, tuple(self.table.tolist()), type(self.scales), self.scales.layout
 
     @property
     def column_unit(self) -> int:
-        """See `QuantisedMatrix`."""
         return self.block
 
     @property
     def may_capture(self) -> bool:
-        """See `QuantisedMatrix`."""
         return True
 
     def has_kernel(self, device: torch.device, dtype: torch.dtype) -> bool:
-        """See `QuantisedMatrix`."""
         return has_coded_products(device, self.shape[0], self.block) or self._has_integers(device, dtype)
 
     def _has_integers(self, device: torch.device, dtype: torch.dtype) -> bool:
@@ -121,16 +114,13 @@ class LookUpMatrix:
         return IntegerMatrix(codes, self.scales.values() * step, dtype=self.dtype)
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Self:
-        """See `QuantisedMatrix`."""
         codes, table, scales = self.codes.to(device), self.table.to(device), self.scales.to(device)
         return dataclasses.replace(self, codes=codes, table=table, scales=scales, dtype=dtype)
 
     def rows(self, index: torch.Tensor | slice) -> Self:
-        """See `QuantisedMatrix`."""
         return dataclasses.replace(self, codes=self.codes[index], scales=self.scales.rows(index))
 
     def columns(self, first: int, stop: int) -> Self:
-        """See `QuantisedMatrix`."""
         return dataclasses.replace(
             self,
             codes=self.codes[:, first // 2 : stop // 2].contiguous(),
@@ -138,12 +128,11 @@ class LookUpMatrix:
         )
 
     def stacked(self, others: Sequence[Self]) -> Self:
-        """See `QuantisedMatrix`."""
         codes = torch.cat([self.codes, *(other.codes for other in others)])
         return dataclasses.replace(self, codes=codes, scales=self.scales.stacked([other.scales for other in others]))
 
     def dequantised(self) -> torch.Tensor:
-        """See `QuantisedMatrix`; computed in float32 and rounded once."""
+        """Computed in float32 and rounded once."""
         scales = self.scales.values()
         blocks = self._entries(self.table).view(*scales.shape, self.block)
         return (blocks * scales[..., None]).flatten(1).to(self.dtype)
@@ -154,7 +143,6 @@ class LookUpMatrix:
         return table.index_select(0, unpack(self.codes).flatten().int()).view(self.shape)
 
     def linear(self, bias: torch.Tensor | None, *, keeps_float32: bool = False) -> Linear:
-        """See `QuantisedMatrix`."""
         if not self.has_kernel(self.codes.device, self.dtype):
             return SlabLinear(self, bias)
         if self._has_integers(self.codes.device, self.dtype):

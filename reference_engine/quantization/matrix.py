@@ -106,7 +106,6 @@ class SlabLinear:
         self._weight, self._bias = weight, bias
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """See `Linear`."""
         width, depth = self._weight.shape
         step = max(1, _SLAB_ELEMENTS // depth)
         slabs = [slice(first, first + step) for first in range(0, width, step)]

@@ -29,63 +29,50 @@ class RowScaledMatrix:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """See `QuantisedMatrix`."""
         return self.codes.shape[0], self.codes.shape[1]
 
     @property
     def nbytes(self) -> int:
-        """See `QuantisedMatrix`."""
         return self.codes.nbytes + self.scales.nbytes
 
     def held_bytes(self, device: torch.device, dtype: torch.dtype) -> int:  # noqa: ARG002 (the same on any)
-        """See `QuantisedMatrix`."""
         return self.nbytes
 
     def call_bytes(self, rows: int, device: torch.device, dtype: torch.dtype) -> int:  # noqa: ARG002 (the same on any)
-        """See `QuantisedMatrix`."""
         return slab_call_bytes(self.shape, rows, dtype)
 
     @property
     def layout(self) -> Hashable:
-        """See `QuantisedMatrix`."""
         return self.codes.dtype
 
     @property
     def column_unit(self) -> int:
-        """See `QuantisedMatrix`."""
         return 1
 
     @property
     def may_capture(self) -> bool:
-        """See `QuantisedMatrix`."""
         return True
 
     def has_kernel(self, device: torch.device, dtype: torch.dtype) -> bool:  # noqa: ARG002 (of subclasses)
-        """See `QuantisedMatrix`."""
         return False
 
     def to(self, device: torch.device, dtype: torch.dtype) -> Self:
-        """See `QuantisedMatrix`."""
         return dataclasses.replace(self, codes=self.codes.to(device), scales=self.scales.to(device), dtype=dtype)
 
     def rows(self, index: torch.Tensor | slice) -> Self:
-        """See `QuantisedMatrix`."""
         return dataclasses.replace(self, codes=self.codes[index], scales=self.scales[index])
 
     def columns(self, first: int, stop: int) -> Self:
-        """See `QuantisedMatrix`."""
         return dataclasses.replace(self, codes=self.codes[:, first:stop].contiguous())
 
     def stacked(self, others: Sequence[Self]) -> Self:
-        """See `QuantisedMatrix`."""
         parts = (self, *others)
         codes, scales = torch.cat([part.codes for part in parts]), torch.cat([part.scales for part in parts])
         return dataclasses.replace(self, codes=codes, scales=scales)
 
     def dequantised(self) -> torch.Tensor:
-        """See `QuantisedMatrix`; computed in float32 and rounded once."""
+        """Computed in float32 and rounded once."""
         return (self.codes.float() * self.scales).to(self.dtype)
 
     def linear(self, bias: torch.Tensor | None, *, keeps_float32: bool = False) -> Linear:  # noqa: ARG002
-        """See `QuantisedMatrix`."""
         return SlabLinear(self, bias)

@@ -56,11 +56,9 @@ class W8A8Matrix(RowScaledMatrix):
         return cls(*coded(weight), weight.dtype)
 
     def has_kernel(self, device: torch.device, dtype: torch.dtype) -> bool:  # noqa: ARG002 (any)
-        """See `QuantisedMatrix`."""
         return device.type == "cuda"
 
     def call_bytes(self, rows: int, device: torch.device, dtype: torch.dtype) -> int:
-        """See `QuantisedMatrix`."""
         width, depth = self.shape
         numbers = 2 if dtype is torch.float32 else 3  # float32 copies alive while activations are coded
         sums = rows * (depth + 2 * _SUM_BYTES * width)  # beside the codes, before and after they become float32
@@ -69,7 +67,6 @@ class W8A8Matrix(RowScaledMatrix):
         return max(rows * depth * numbers * 4, sums)
 
     def linear(self, bias: torch.Tensor | None, *, keeps_float32: bool = False) -> Linear:
-        """See `QuantisedMatrix`."""
         return W8A8Linear(self, bias, torch.float32 if keeps_float32 else self.dtype)
 
 
@@ -87,7 +84,6 @@ class W8A8Linear:
         self._bias, self._dtype = bias, dtype
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
-        """See `Linear`."""
         codes, scales = coded(rows)
         sums = integer_product(codes, self._codes).float().mul_(scales).mul_(self._scales)
         return (sums if self._bias is None else sums.add_(self._bias)).to(self._dtype)

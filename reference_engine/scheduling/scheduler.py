@@ -66,7 +66,6 @@ class Scheduler:
         return self._rules.max_num_seqs - len(self._queues.running) - reserved
 
     def occupancy(self) -> Occupancy:
-        """See :meth:`KvCache.occupancy`."""
         return self.cache.occupancy(self._queues.running)
 
     def add(self, request: Request) -> None:

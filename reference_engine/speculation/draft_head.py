@@ -77,7 +77,6 @@ class DraftHead:
 
     @property
     def origins(self) -> Sequence[Distribution | None]:
-        """See `Drafter.origins`."""
         return self._chains.origins
 
     def free(self, request_ids: Iterable[str]) -> None:
@@ -86,7 +85,6 @@ class DraftHead:
             self._followed.pop(request_id, None)
 
     def draft(self, step: Step, copies: BlockCopies) -> tuple[torch.Tensor | None, BlockCopies]:
-        """See `Drafter.draft`."""
         own = copies_of_group(copies, self._group)
         if own:
             self.executor.execute(Batch(own, [], [], [], []))
@@ -106,7 +104,6 @@ class DraftHead:
         return self._chains.draw(drafting, logits, self._advance), copies
 
     def follow(self, step: Step) -> None:
-        """See `Drafter.follow`."""
         if self._taps.rows is None:
             raise EngineBugError("a draft head is loaded, and the model keeps no hidden states")
         fused = self.executor.fuse(self._taps.rows[: sum(chunk.length for chunk in step.chunks)])
@@ -163,7 +160,7 @@ class DraftHead:
         return logits
 
     def _advance(self, chunks: Sequence[Chunk], rows: Sequence[int], place: int, tokens: torch.Tensor) -> torch.Tensor:
-        """See `Advance`. The entries belong to guesses and are computed again once it is known which were accepted."""
+        """The entries belong to guesses and are computed again once it is known which were accepted."""
         if self._outputs is None:
             raise EngineBugError("a chain of drafts goes on before it has begun")
         spans = [Span([chunk.block_tables[self._group]], chunk.start + place, 1) for chunk in chunks]

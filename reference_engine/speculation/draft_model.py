@@ -52,7 +52,6 @@ class DraftModel:
 
     @property
     def origins(self) -> Sequence[Distribution | None]:
-        """See `Drafter.origins`."""
         return self._chains.origins
 
     def free(self, request_ids: Iterable[str]) -> None:
@@ -61,7 +60,6 @@ class DraftModel:
             self._covered.pop(request_id, None)
 
     def draft(self, step: Step, copies: BlockCopies) -> tuple[torch.Tensor | None, BlockCopies]:
-        """See `Drafter.draft`."""
         own = copies if self._group is None else copies_of_group(copies, self._group)
         if own:
             self.executor.execute(Batch(own, [], [], [], []))
@@ -82,7 +80,7 @@ class DraftModel:
         return self._chains.draw(drafting, logits, self._advance), left
 
     def follow(self, step: Step) -> None:
-        """See `Drafter.follow`; does nothing, because only tokens are read."""
+        """Does nothing, because only tokens are read."""
 
     def _compute(self, chunks: Sequence[Chunk], ends: Sequence[int]) -> torch.Tensor:
         """Computes the known tokens of requests up to `ends`; returns logits [chunks, rows of the head] of the last."""
@@ -103,7 +101,7 @@ class DraftModel:
         return self._executed(Batch(BlockCopies(), spans, token_ids, positions, wanted_rows))
 
     def _advance(self, chunks: Sequence[Chunk], rows: Sequence[int], place: int, tokens: torch.Tensor) -> torch.Tensor:
-        """See `Advance`."""
+        """Draft one more token of each sequence."""
         spans = [self._span(chunk, chunk.start + place + 1, 1) for chunk in chunks]
         positions = [span.start for span in spans]
         token_ids, wanted_rows = [-1 - row for row in rows], list(range(len(spans)))

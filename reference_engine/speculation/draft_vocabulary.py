@@ -87,18 +87,15 @@ class _TrimmedHead:
         self._source, self._stored, self._token_ids = source, stored, torch.tensor(token_ids)
 
     def names(self) -> Sequence[str]:
-        """See `WeightSource.names`."""
         return list(dict.fromkeys([*self._source.names(), _HEAD]))
 
     def get(self, name: str, dtype: torch.dtype | None = None, device: torch.device | None = None) -> torch.Tensor:
-        """See `WeightSource.get`."""
         if name != _HEAD:
             return self._source.get(name, dtype, device)
         whole = self._source.get(self._stored, dtype, device)
         return whole.index_select(0, self._token_ids.to(whole.device))
 
     def get_quantised(self, name: str) -> QuantisedMatrix | None:
-        """See `WeightSource.get_quantised`."""
         if name != _HEAD:
             return self._source.get_quantised(name)
         whole = self._source.get_quantised(self._stored)

@@ -28,11 +28,10 @@ class HeadExecutor:
         self.max_graph_tokens: int | None = None
 
     def fuse(self, states: torch.Tensor) -> torch.Tensor:
-        """See `EagleHead.fuse`."""
         return self._head.fuse(states)
 
     def compute(self, batch: Batch, hidden: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """See `EagleHead.forward`.
+        """Compute the head, by a graph where one was captured.
 
         Args:
             batch: with spans, and without copies.

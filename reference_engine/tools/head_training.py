@@ -65,7 +65,6 @@ class HeadHeldOut(HeldOut):
     by_place: tuple[float, ...]
 
     def record(self) -> dict[str, Any]:
-        """See `HeldOut.record`."""
         return {"held_out_kl": self.kl, "acceptance": self.acceptance, "acceptance_by_place": list(self.by_place)}
 
 
@@ -207,7 +206,7 @@ class HeadLesson:
         self._tokens = None if tokens is None else tokens.to(teacher.device)
 
     def loss(self, batch: Sequence[Exchange]) -> torch.Tensor:
-        """See `Lesson.loss`: the mean over places, with smaller weights for later ones."""
+        """The mean over places, with smaller weights for later ones."""
         weights = [_LATER**place for place in range(self._places)]
         losses = [
             (mass * divergences(expected, logits, "forward-kl")).sum() / max(1, len(logits))
@@ -216,7 +215,6 @@ class HeadLesson:
         return torch.stack([weight * loss for weight, loss in zip(weights, losses, strict=True)]).sum() / sum(weights)
 
     def evaluate(self, held_out: Sequence[Exchange]) -> HeadHeldOut:
-        """See `Lesson.evaluate`."""
         total, matches, counts = 0.0, [0] * self._places, [0] * self._places
         for exchange in held_out:
             for place, (wanted, expected, mass, logits) in enumerate(self._compared([exchange])):

@@ -84,7 +84,6 @@ class GptqLayer:
     is_sequential = True
 
     def quantised(self, tensors: Tensors, activations: Mapping[str, Activations]) -> dict[str, IntegerMatrix]:
-        """See `LayerQuantiser`."""
         matrices: dict[str, IntegerMatrix] = {}
         for name in INPUTS:
             weight, scheme = tensors[f"{name}.weight"], self.scheme
@@ -108,7 +107,6 @@ class AwqLayer:
     is_sequential = False
 
     def quantised(self, tensors: Tensors, activations: Mapping[str, Activations]) -> dict[str, IntegerMatrix]:
-        """See `LayerQuantiser`."""
         bits = self.scheme.bits
         scaled = _scaled(tensors, activations, _NEIGHBOURS, self._scales)
         matrices: dict[str, IntegerMatrix] = {}
@@ -137,7 +135,6 @@ class SmoothedLayer:
     is_sequential = False
 
     def quantised(self, tensors: Tensors, activations: Mapping[str, Activations]) -> dict[str, QuantisedMatrix]:
-        """See `LayerQuantiser`."""
         _scaled(tensors, activations, _NORMS, self._scales)
         return {name: self.scheme.nearest(tensors[f"{name}.weight"]) for name in INPUTS}
 

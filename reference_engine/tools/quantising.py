@@ -183,7 +183,6 @@ class _PlainLayers:
         self._source, self._schemes, self._plain, self._device = source, schemes, plain, device
 
     def quantised(self, index: int) -> tuple[Tensors, Mapping[str, QuantisedMatrix]]:
-        """See `_Layers`."""
         prefix, scheme = layer_prefix(index), self._schemes[index]
         plain: Tensors = {}
         matrices: dict[str, QuantisedMatrix] = {}
@@ -209,7 +208,6 @@ class _CalibratedLayers:
         self._outputs: list[torch.Tensor] | None = None  # of the last quantised layer, before quantisation
 
     def quantised(self, index: int) -> tuple[Tensors, Mapping[str, QuantisedMatrix]]:
-        """See `_Layers`."""
         tensors = self._stream.tensors(index)
         layer = self._stream.layer(index, tensors)
         with observed(layer, INPUTS, has_products=self._quantiser.needs_products) as activations:
@@ -219,7 +217,6 @@ class _CalibratedLayers:
         return plain, matrices
 
     def advance(self, index: int, read: Callable[[], Tensors]) -> None:
-        """See `_Layers`."""
         outputs, self._outputs = self._outputs, None
         if outputs is None or self._quantiser.is_sequential:
             tensors = read() if self._quantiser.is_sequential else self._stream.tensors(index)

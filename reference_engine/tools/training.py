@@ -165,13 +165,11 @@ class NextTokens:
         self._loss: LossName = loss
 
     def loss(self, batch: Sequence[Exchange]) -> torch.Tensor:
-        """See `Lesson.loss`."""
         with torch.no_grad():
             expected = logits_of(self._teacher, batch)
         return divergences(expected, logits_of(self.student, batch), self._loss).mean()
 
     def evaluate(self, held_out: Sequence[Exchange]) -> HeldOut:
-        """See `Lesson.evaluate`."""
         total, matches, count = 0.0, 0, 0
         for exchange in held_out:
             expected, drafted = logits_of(self._teacher, [exchange]), logits_of(self.student, [exchange])

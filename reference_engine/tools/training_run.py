@@ -111,7 +111,6 @@ class TrainingFolder:
         return self.target / self.record_name
 
     def begin(self, settings: Mapping[str, Any], free: Collection[str] = _FREE) -> None:
-        """See `unfinished.begin`."""
         begin(self._work, settings, free)
 
 

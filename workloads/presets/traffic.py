@@ -62,7 +62,6 @@ class PresetTraffic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return None if self.preset.arrival.process == "at-once" else self.preset.arrival.rate_per_s
 
     def sessions(self, tokenizer: Tokenizer, seed: Seed) -> Iterator[Session]:
-        """See :class:`~bakeoff.workloads.types.Workload`."""
         author = _Author(self, tokenizer, seed)
         return (author.session(drawn) for drawn in self.drawing(seed).sessions())
 
@@ -76,7 +75,6 @@ class PresetTraffic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return (SessionShape.of(drawn.turns) for drawn in self.drawing(seed).sessions())
 
     def chosen(self, tokenizer: Tokenizer, seed: Seed, turns: Mapping[int, int]) -> Iterator[Session]:
-        """See :class:`~bakeoff.workloads.shapes.SupportsChoice`."""
         author = _Author(self, tokenizer, seed)
         for drawn in itertools.islice(self.drawing(seed).sessions(), max(turns, default=-1) + 1):
             if drawn.number in turns:

@@ -103,7 +103,7 @@ class Replay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return itertools.islice(rows, self.max_rows)
 
     def sessions(self, tokenizer: Tokenizer, seed: Seed) -> Iterator[Session]:
-        """See :class:`~bakeoff.workloads.types.Workload`; ends with the trace, unless it repeats.
+        """The trace, once, or again and again if it repeats.
 
         Raises:
             BadOption: the trace has times and repeats.
@@ -132,7 +132,6 @@ class Replay(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self._passes(seed, shaped, has_blocks=False)
 
     def chosen(self, tokenizer: Tokenizer, seed: Seed, turns: Mapping[int, int]) -> Iterator[Session]:
-        """See :class:`~bakeoff.workloads.shapes.SupportsChoice`."""
         author, has_words = _PromptWriter(self, tokenizer, seed), self.has_words
 
         def numbered(number: int, rows: list[TraceRow]) -> Callable[[], Session | None] | None:

@@ -97,7 +97,7 @@ class Forwarder:
         (self._folder / name).unlink(missing_ok=True)
 
     def decode(self, setup: bytes, frames: bytes) -> bytes | None:
-        """See :func:`bakeoff.harness.client.decode.log.decoded_lines`; only while there is no load."""
+        """Only while there is no load."""
         from bakeoff.harness.client.decode.log import decoded_lines  # noqa: PLC0415  (it loads the dialects)
 
         return decoded_lines(setup, frames)

@@ -46,16 +46,13 @@ class LocalWorker:
             yield cls(await start(), start)
 
     async def renew(self) -> None:
-        """See :class:`~bakeoff.harness.client.fleet.worker_host.WorkerHost`."""
         if self._process.returncode is not None:
             self._process = await self._start()
 
     async def send(self, order: Order) -> None:
-        """See :class:`~bakeoff.harness.client.fleet.worker_host.WorkerHost`."""
         await send(self._process, order)
 
     async def reply(self) -> Reply:
-        """See :class:`~bakeoff.harness.client.fleet.worker_host.WorkerHost`."""
         try:
             async with asyncio.timeout(SILENT_S):
                 line = await read_line(self._process)

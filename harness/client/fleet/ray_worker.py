@@ -119,7 +119,7 @@ class RayWorker:
             self.clock = await measured(self._read_clock)
 
     async def send(self, order: Order) -> None:
-        """See :class:`~bakeoff.harness.client.fleet.worker_host.WorkerHost`.
+        """Send an order over the node's actor.
 
         Raises:
             ClientFailed: the node is gone, or cannot reach the engine.
@@ -181,7 +181,6 @@ class RayWorker:
         await self._call("remove", path.name)
 
     async def decode(self, setup: bytes, frames: bytes) -> bytes | None:
-        """See :class:`bakeoff.harness.client.decode.log.Decoder`."""
         try:
             return await self._call("decode", setup, frames)
         except WorkerLost:

@@ -52,11 +52,9 @@ class AiohttpTransport:
         return request
 
     def start(self, prepared: HttpRequest, log: StreamLog, ended: Ended) -> None:
-        """See :class:`~bakeoff.harness.client.wire.transport.Transport`."""
         self._tasks[log] = asyncio.get_running_loop().create_task(self._exchange(prepared, log, ended))
 
     def drop(self, log: StreamLog) -> None:
-        """See :class:`~bakeoff.harness.client.wire.transport.Transport`."""
         task = self._tasks.pop(log, None)
         if task is not None:
             task.cancel()

@@ -96,7 +96,6 @@ class RoundRobin:
         return _ANY
 
     def choose(self, call: Call, in_flight: Sequence[int]) -> int:  # noqa: ARG002
-        """See :class:`Balancer`."""
         return next(place for place in self._turns if in_flight[place] != ABSENT)
 
 
@@ -112,7 +111,6 @@ class LeastInFlight:
         return _ANY
 
     def choose(self, call: Call, in_flight: Sequence[int]) -> int:  # noqa: ARG002
-        """See :class:`Balancer`."""
         turns = ((self._last + 1 + step) % self._addresses for step in range(self._addresses))
         self._last = min(turns, key=in_flight.__getitem__)
         return self._last
@@ -134,7 +132,6 @@ class BySession:
         return Call(places=tuple(sorted(range(len(weights)), key=weights.__getitem__, reverse=True)))
 
     def choose(self, call: Call, in_flight: Sequence[int]) -> int:
-        """See :class:`Balancer`."""
         return next(place for place in call.places if in_flight[place] != ABSENT)
 
 
@@ -165,7 +162,6 @@ class PrefixAware:
         return Call(conversation, prefixes_of(body))
 
     def choose(self, call: Call, in_flight: Sequence[int]) -> int:
-        """See :class:`Balancer`."""
         known = [sent.known(call.prefixes) for sent in self._sent]
         longest, most = max(known), max(in_flight)  # an absent address was sent nothing, and is never the idlest
         # An address that does not know the longest prefix is not chosen for its few requests in flight.

@@ -64,7 +64,6 @@ class DividedTransport:
         transport.start(transport.prepare(prepared.request), log, self._ended)
 
     def drop(self, log: StreamLog) -> None:
-        """See :class:`~bakeoff.harness.client.wire.transport.Transport`."""
         if log in self._carrying:
             number, _ = self._carrying.pop(log)
             self._in_flight[number] -= 1

@@ -69,7 +69,6 @@ class HttpTransport:
         self._carrying: dict[StreamLog, Connection | asyncio.Task[None]] = {}
 
     async def open(self, connections: int, *, growing: bool = False) -> None:
-        """See :class:`~bakeoff.harness.client.wire.transport.Transport`."""
         await self._pool.fill(connections, growing=growing)
 
     def prepare(self, request: HttpRequest, conversation: str = "") -> bytes:  # noqa: ARG002
@@ -81,7 +80,6 @@ class HttpTransport:
         return "\r\n".join(lines).encode("latin-1") + request.body
 
     def start(self, prepared: bytes, log: StreamLog, ended: Ended) -> None:
-        """See :class:`~bakeoff.harness.client.wire.transport.Transport`."""
         connection = self._pool.take()
         if connection is None:
             self._carrying[log] = asyncio.get_running_loop().create_task(self._dial(prepared, log, ended))
@@ -90,7 +88,6 @@ class HttpTransport:
         connection.exchange(prepared, log, ended)
 
     def drop(self, log: StreamLog) -> None:
-        """See :class:`~bakeoff.harness.client.wire.transport.Transport`."""
         carrier = self._carrying.pop(log, None)
         if isinstance(carrier, Connection):
             carrier.abandon()

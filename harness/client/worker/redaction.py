@@ -31,7 +31,6 @@ class _RedactingRecorder:
         self._log.append(record)
 
     def flush(self) -> None:
-        """See :class:`~bakeoff.harness.client.worker.sessions.Recorder`."""
         self._log.flush()
 
     def _masked(self, reads: Sequence[bytes], body: bytes) -> list[bytes]:

@@ -35,24 +35,20 @@ class AwqFormat:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """See `CheckpointFormat`."""
         return "qweight", "qzeros", "scales"
 
     def scheme(self, module: str) -> IntegerScheme | None:
-        """See `CheckpointFormat`."""
         if IN_LAYERS not in module or any(name in module for name in self.plain):
             return None
         return IntegerScheme(_BITS, self.group_size, symmetric=False)
 
     def decode(self, module: str, parts: Mapping[str, torch.Tensor]) -> IntegerMatrix:
-        """See `CheckpointFormat`."""
         codes, zeros = (
             in_sequence(unpacked(part_of(parts, module, name), _BITS)).t() for name in ("qweight", "qzeros")
         )
         return Codes(codes, part_of(parts, module, "scales").t(), zeros, _BITS).matrix(module)
 
     def encode(self, module: str, matrix: QuantisedMatrix) -> dict[str, torch.Tensor]:
-        """See `CheckpointFormat`."""
         own = own_scheme(self.scheme(module), module).own(module, matrix)
         if own.shape[0] % (WORD // _BITS):
             raise ConfigError(
@@ -68,7 +64,6 @@ class AwqFormat:
         }
 
     def config(self) -> dict[str, Any]:
-        """See `CheckpointFormat`."""
         return {
             "quant_method": "awq",
             "version": "gemm",

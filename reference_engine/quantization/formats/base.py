@@ -98,7 +98,7 @@ class IntegerScheme:
     act_order: bool = False
 
     def random(self, module: str, shape: tuple[int, int], std: float, seed: int) -> IntegerMatrix:
-        """See `Scheme`; uniform codes."""
+        """Uniform codes."""
         rows, columns = shape
         size = self.group_of(columns)
         check_group(module, columns, size, self.bits)
@@ -115,11 +115,9 @@ class IntegerScheme:
         return self.group_size or columns
 
     def suits(self, columns: int) -> bool:
-        """See `Scheme`."""
         return columns % (self.group_size or (UNIT if self.bits == 4 else 1)) == 0
 
     def nearest(self, weight: torch.Tensor) -> IntegerMatrix:
-        """See `Scheme`."""
         return (absmax if self.symmetric else zero_point)(weight, self.bits, self.group_of(weight.shape[1]))
 
     def own(self, module: str, matrix: QuantisedMatrix) -> IntegerMatrix:

@@ -40,19 +40,17 @@ class BitsAndBytes:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """See `CheckpointFormat`."""
         if isinstance(self.default, Int8Scheme):
             return "SCB", _WEIGHT, "weight_format"
         scales = ("absmax", "quant_map", "nested_absmax", "nested_quant_map")
         return _STATE, _WEIGHT, *(f"{_WEIGHT}.{name}" for name in scales)
 
     def scheme(self, module: str) -> Nf4Scheme | Int8Scheme | None:
-        """See `CheckpointFormat`."""
         is_plain = any(f"{module}.".startswith(f"{name}.") or module.endswith(name) for name in self.plain)
         return None if is_plain or IN_LAYERS not in module else self.default
 
     def decode(self, module: str, parts: Mapping[str, torch.Tensor]) -> QuantisedMatrix | torch.Tensor:
-        """See `CheckpointFormat`; dequantised if blocks span rows."""
+        """Dequantised if blocks span rows."""
         if isinstance(self.default, Int8Scheme):
             return _int8_matrix(module, parts)
         own = {name: part if name == _WEIGHT else part.clone() for name, part in parts.items()}  # no views of a file
@@ -63,7 +61,6 @@ class BitsAndBytes:
             raise CheckpointError(f"{module}: {error}") from error
 
     def encode(self, module: str, matrix: QuantisedMatrix) -> dict[str, torch.Tensor]:
-        """See `CheckpointFormat`."""
         scheme = own_scheme(self.scheme(module), module)
         if isinstance(scheme, Nf4Scheme):
             return tensors_of(scheme.own(module, matrix), _WEIGHT)
@@ -75,7 +72,7 @@ class BitsAndBytes:
         }
 
     def config(self) -> dict[str, Any]:
-        """See `CheckpointFormat`; `bnb_4bit_compute_dtype` is for other programs, the engine's is an option."""
+        """`bnb_4bit_compute_dtype` is for other programs, the engine's is an option."""
         is_nf4 = isinstance(self.default, Nf4Scheme)
         return {
             "quant_method": "bitsandbytes",

@@ -73,11 +73,9 @@ class CompressedTensors:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """See `CheckpointFormat`."""
         return "weight_scale", "weight", "weight_packed", "weight_shape", "weight_zero_point", "weight_g_idx"
 
     def scheme(self, module: str) -> AnyScheme | None:
-        """See `CheckpointFormat`."""
         group = None if _matches(module, self.ignore) else self._group(module)
         return None if group is None else group.scheme
 
@@ -85,7 +83,6 @@ class CompressedTensors:
         return next((group for group in self.groups if _matches(module, group.targets)), None)
 
     def decode(self, module: str, parts: Mapping[str, torch.Tensor]) -> QuantisedMatrix:
-        """See `CheckpointFormat`."""
         group = self._group(module)
         if group is None:
             raise CheckpointError(f"{module} is quantised, but no target of config_groups matches it; add one")
@@ -103,7 +100,6 @@ class CompressedTensors:
                 return _integer_matrix(module, parts, scheme, group.storage)
 
     def encode(self, module: str, matrix: QuantisedMatrix) -> dict[str, torch.Tensor]:
-        """See `CheckpointFormat`."""
         scheme = own_scheme(self.scheme(module), module)
         group = self._group(module)
         assert group is not None  # it has a scheme
@@ -117,7 +113,6 @@ class CompressedTensors:
                 return _integer_parts(module, scheme.own(module, matrix), group.storage)
 
     def config(self) -> dict[str, Any]:
-        """See `CheckpointFormat`."""
         storages = {group.storage for group in self.groups}
         return {
             "quant_method": "compressed-tensors",

@@ -54,23 +54,18 @@ class Fp8Format:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """See `CheckpointFormat`."""
         return "weight_scale", "weight"
 
     def scheme(self, module: str) -> Fp8Scheme | None:
-        """See `CheckpointFormat`."""
         return None if IN_LAYERS not in module or module in self.plain else Fp8Scheme(per_tensor=True)
 
     def decode(self, module: str, parts: Mapping[str, torch.Tensor]) -> Fp8Matrix:
-        """See `CheckpointFormat`."""
         return fp8_matrix(parts, module)
 
     def encode(self, module: str, matrix: QuantisedMatrix) -> dict[str, torch.Tensor]:
-        """See `CheckpointFormat`."""
         return fp8_parts(own_scheme(self.scheme(module), module).own(module, matrix), per_tensor=True)
 
     def config(self) -> dict[str, Any]:
-        """See `CheckpointFormat`."""
         return {"quant_method": "fp8", "activation_scheme": "dynamic", "ignored_layers": list(self.plain) or None}
 
 

@@ -45,11 +45,9 @@ class GptqFormat:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """See `CheckpointFormat`."""
         return "qweight", "qzeros", "scales", "g_idx"
 
     def scheme(self, module: str) -> IntegerScheme | None:
-        """See `CheckpointFormat`."""
         if IN_LAYERS not in module and not (self.has_head and module == "lm_head"):
             return None
         return self._listed(module)
@@ -58,7 +56,7 @@ class GptqFormat:
         return next((scheme for pattern, scheme in self.exceptions if re.match(pattern, module)), self.default)
 
     def decode(self, module: str, parts: Mapping[str, torch.Tensor]) -> IntegerMatrix:
-        """See `CheckpointFormat`; groups and zero points of the tensors have precedence over the configuration."""
+        """Groups and zero points of the tensors have precedence over the configuration."""
         scheme = self._listed(module) or self.default
         codes = unpacked(part_of(parts, module, "qweight").t(), scheme.bits)
         scales = part_of(parts, module, "scales").t()
@@ -72,7 +70,6 @@ class GptqFormat:
         return stored.matrix(module)
 
     def encode(self, module: str, matrix: QuantisedMatrix) -> dict[str, torch.Tensor]:
-        """See `CheckpointFormat`."""
         scheme = own_scheme(self.scheme(module), module)
         own = scheme.own(module, matrix)
         if any(size % (WORD // scheme.bits) for size in own.shape):
@@ -98,7 +95,6 @@ class GptqFormat:
         }
 
     def config(self) -> dict[str, Any]:
-        """See `CheckpointFormat`."""
         raw = {
             "quant_method": "gptq",
             **_fields(self.default),

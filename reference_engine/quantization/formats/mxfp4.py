@@ -25,7 +25,7 @@ class Mxfp4Scheme:
     """A `Scheme` of MXFP4."""
 
     def random(self, module: str, shape: tuple[int, int], std: float, seed: int) -> LookUpMatrix:
-        """See `Scheme`; uniform codes."""
+        """Uniform codes."""
         rows, columns = shape
         if not self.suits(columns):
             raise CheckpointError(
@@ -36,11 +36,9 @@ class Mxfp4Scheme:
         return mxfp4.from_blocks(blocks, torch.full(blocks.shape[:2], exponent + mxfp4.BIAS, dtype=torch.uint8))
 
     def suits(self, columns: int) -> bool:
-        """See `Scheme`."""
         return columns % mxfp4.BLOCK == 0
 
     def nearest(self, weight: torch.Tensor) -> LookUpMatrix:
-        """See `Scheme`."""
         matrix = mxfp4.quantised(weight)
         assert matrix is not None  # `suits` holds
         return matrix
@@ -51,7 +49,6 @@ class Mxfp4Experts:
     """Matrices of experts in MXFP4; see the module text."""
 
     def scheme(self, module: str) -> Mxfp4Scheme | None:
-        """See `CheckpointFormat.scheme`."""
         return Mxfp4Scheme() if _IN_EXPERTS in module else None
 
 

@@ -29,17 +29,15 @@ class Fp8Scheme:
     per_tensor: bool = False
 
     def random(self, module: str, shape: tuple[int, int], std: float, seed: int) -> fp8.Fp8Matrix:  # noqa: ARG002
-        """See `Scheme`; uniform bits."""
+        """Uniform bits."""
         every = torch.arange(256, dtype=torch.uint8) & _SMALL_E4M3
         codes = (random_octets(*shape, seed) & _SMALL_E4M3).view(fp8.E4M3)
         return fp8.Fp8Matrix(codes, _equal_scales(shape[0], std, every.view(fp8.E4M3)))
 
     def suits(self, columns: int) -> bool:  # noqa: ARG002 (any)
-        """See `Scheme`."""
         return True
 
     def nearest(self, weight: torch.Tensor) -> fp8.Fp8Matrix:
-        """See `Scheme`."""
         return fp8.quantised(weight, per_tensor=self.per_tensor)
 
     def own(self, module: str, matrix: QuantisedMatrix) -> fp8.Fp8Matrix:
@@ -66,16 +64,14 @@ class Int8Scheme:
     matrix: type[W8A8Matrix] = W8A8Matrix
 
     def random(self, module: str, shape: tuple[int, int], std: float, seed: int) -> W8A8Matrix:  # noqa: ARG002
-        """See `Scheme`; uniform codes."""
+        """Uniform codes."""
         every = torch.arange(256, dtype=torch.uint8).view(torch.int8)
         return self.matrix(random_octets(*shape, seed).view(torch.int8), _equal_scales(shape[0], std, every))
 
     def suits(self, columns: int) -> bool:  # noqa: ARG002 (any)
-        """See `Scheme`."""
         return True
 
     def nearest(self, weight: torch.Tensor) -> W8A8Matrix:
-        """See `Scheme`."""
         return self.matrix.of(weight)
 
     def own(self, module: str, matrix: QuantisedMatrix) -> W8A8Matrix:
@@ -109,7 +105,7 @@ class Nf4Scheme:
     nested: bool = False
 
     def random(self, module: str, shape: tuple[int, int], std: float, seed: int) -> LookUpMatrix:
-        """See `Scheme`; uniform codes."""
+        """Uniform codes."""
         rows, columns = shape
         if not self.suits(columns):
             raise CheckpointError(
@@ -122,11 +118,9 @@ class Nf4Scheme:
         return LookUpMatrix(random_octets(rows, columns // 2, seed), table, scales)
 
     def suits(self, columns: int) -> bool:
-        """See `Scheme`."""
         return columns % nf4.BLOCK == 0
 
     def nearest(self, weight: torch.Tensor) -> LookUpMatrix:
-        """See `Scheme`."""
         matrix = nf4.quantised(weight, nested=self.nested)
         assert matrix is not None  # its columns suit
         return matrix

@@ -55,11 +55,9 @@ class CoreProcess:
             )
 
     def kill(self) -> None:
-        """See `Core.kill`."""
         self._process.kill()
 
     async def ended(self) -> str:
-        """See `Core.ended`."""
         try:
             status = await asyncio.to_thread(self._process.wait, _GRACE_S)
         except subprocess.TimeoutExpired:

@@ -47,16 +47,13 @@ class TaggedReader:
 
     @property
     def num_reasoning_tokens(self) -> int | None:
-        """See `AnswerReader`."""
         return None if self._splitter is None else self._splitter.num_tokens
 
     @property
     def has_calls(self) -> bool:
-        """See `AnswerReader`."""
         return self._calls is not None and self._calls.has_calls
 
     def push(self, text: str, *, is_last: bool) -> Parts:
-        """See `AnswerReader`."""
         reasoning, content = ("", text) if self._splitter is None else self._splitter.push(text, is_last=is_last)
         if self._calls is None:
             return Parts(reasoning, content)

@@ -110,7 +110,6 @@ class DirectWriter:
         self._num_tokens = 0
 
     def encode(self, outputs: Sequence[TokenOutput]) -> bool:
-        """See `Sink.encode`."""
         self._transport = transport = self._http.transport
         if transport is None or transport.is_closing() or transport.get_write_buffer_size():
             return False
@@ -119,7 +118,6 @@ class DirectWriter:
         return True
 
     def write(self) -> None:
-        """See `Sink.write`."""
         data = self._data
         if self._trace is not None:
             self._trace.writes(self._num_tokens)

@@ -104,7 +104,6 @@ class TextFormat:
         return [] if choice.echo is None else [self._answer(TextChoice(index=choice.index, text=choice.echo))]
 
     def chunk(self, event: TokenEvent, choice: Choice) -> Answer:
-        """See `AnswerFormat.chunk`."""
         is_first = choice.num_output == 1
         return self._answer(
             TextChoice(
@@ -119,11 +118,9 @@ class TextFormat:
         )
 
     def usage(self, usage: Usage) -> Answer:
-        """See `AnswerFormat.usage`."""
         return self._answer(usage=usage)
 
     def whole(self, choices: list[tuple[Choice, list[TokenEvent]]], usage: Usage) -> Answer:
-        """See `AnswerFormat.whole`."""
         return self._answer(*(self._whole_choice(choice, events) for choice, events in choices), usage=usage)
 
     def _whole_choice(self, choice: Choice, events: list[TokenEvent]) -> TextChoice:
@@ -167,7 +164,6 @@ class ChatFormat:
         return [answer]
 
     def chunk(self, event: TokenEvent, choice: Choice) -> Answer:
-        """See `AnswerFormat.chunk`."""
         return self._chunk(
             ChatChunkChoice(
                 index=event.index,
@@ -180,11 +176,9 @@ class ChatFormat:
         )
 
     def usage(self, usage: Usage) -> Answer:
-        """See `AnswerFormat.usage`."""
         return self._chunk(usage=usage)
 
     def whole(self, choices: list[tuple[Choice, list[TokenEvent]]], usage: Usage) -> Answer:
-        """See `AnswerFormat.whole`."""
         written = [self._whole_choice(choice, events) for choice, events in choices]
         usage.completion_tokens_details = _details([choice for choice, _ in choices])  # counted while writing
         answer = Answer(self._id, "chat.completion", self._created, self._model, written, usage)

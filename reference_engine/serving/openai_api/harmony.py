@@ -25,7 +25,7 @@ def is_harmony(template: str | None) -> bool:
 
 
 class HarmonyReader:
-    """See `AnswerReader`. The text includes special tokens.
+    """An `AnswerReader` of channels; the text includes special tokens.
 
     Args:
         schemas: see `Calls`; none if no function may be called.
@@ -41,11 +41,9 @@ class HarmonyReader:
 
     @property
     def has_calls(self) -> bool:
-        """See `AnswerReader`."""
         return self._calls.count > 0
 
     def push(self, text: str, *, is_last: bool) -> Parts:
-        """See `AnswerReader`."""
         reasoning: list[str] = []
         content: list[str] = []
         self._held += text
