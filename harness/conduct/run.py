@@ -32,6 +32,7 @@ from bakeoff.harness.conduct.warm_up import WarmUp
 from bakeoff.harness.conduct.world import World, current_world
 from bakeoff.harness.errors import first_leaf
 from bakeoff.harness.experiment.config import Experiment
+from bakeoff.harness.host.amd import READER
 from bakeoff.harness.host.environment import VERSION
 from bakeoff.harness.host.scratch import scratch_folder
 from bakeoff.results import Run
@@ -101,7 +102,7 @@ def create_run(
         classes={each.name: experiment.slo_of_class(each.name) for each in experiment.classes},
         grid={each.name: each.point for each in experiment.engines if each.point is not None},
         resumed_from=earlier.path.name if earlier else None,
-        notes=_notes(experiment),
+        notes=[*_notes(experiment), *_notes_on_gpus(provenance.environment)],
         search=search,
         ceilings=_ceilings(root, provenance.environment) if experiment.profile else [],
     )
@@ -294,6 +295,12 @@ def _notes(experiment: Experiment) -> list[str]:
     if experiment.model.tokenizer == APPROXIMATE:
         notes.append("prompts are approximate: their lengths were counted without the model's tokenizer")
     return notes
+
+
+def _notes_on_gpus(environment: Mapping[str, Any]) -> list[str]:
+    if any(gpu.get("reader") == READER for gpu in environment.get("gpus") or ()):
+        return [f"AMD's GPUs are read through {READER}, which is experimental: it was tried on simulated ones alone"]
+    return []
 
 
 def _ceilings(root: Path, environment: Mapping[str, Any]) -> list[Ceilings]:

@@ -12,6 +12,9 @@ from typing import Any
 _FINAL = frozenset({2, 3})
 """amdsmi's codes for what is not supported, and not yet implemented."""
 
+READER = "amdsmi"
+"""Marks GPUs that are read through it in the environment of a run."""
+
 
 class AmdRefused(Exception):
     """amdsmi does not give a value.
@@ -77,6 +80,7 @@ class AmdGpu:
             "uuid": self.uuid or None,
             "memory_bytes": self._known(lambda: int(self.ask("amdsmi_get_gpu_memory_total", self._vram))),
             "driver": self._known(lambda: self.ask("amdsmi_get_gpu_driver_info").get("driver_version")),
+            "reader": READER,
         }
 
     def memory_used_bytes(self) -> int:

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from bakeoff.harness.conduct.run import _notes_on_gpus
 from bakeoff.harness.host.amd import AmdGpu, AmdRefused, open_amd_gpus
 from bakeoff.harness.host.gpu import open_gpus, used_bytes, visible_to
 from bakeoff.harness.telemetry.amd_probe import AmdProbe
@@ -94,6 +95,7 @@ def test_its_values_have_our_units():
     assert gpu.identity() == {
         "name": "AMD Instinct MI300X", "uuid": "5cff74a1-0000-1000-80a1-000000000000", "memory_bytes": 192 * GIB,
         "driver": "6.12.12",
+        "reader": "amdsmi",
     }  # fmt: skip
     assert used_bytes([gpu]) == [100 * GIB]
 
@@ -175,6 +177,13 @@ def test_they_are_found_where_nvidia_has_none_and_named_as_cuda_names_gpus():
     assert visible_to("7", gpus) == []
     nvidia, _ = open_gpus(FakeNvml(count=1), lambda: open_amd_gpus(lambda: smi))
     assert len(nvidia) == 1
+
+
+def test_a_run_says_that_they_are_experimental():
+    (gpu,) = gpus_of(FakeAmdSmi())
+    (note,) = _notes_on_gpus({"gpus": [gpu.identity()]})
+    assert note.startswith("AMD's GPUs are read through amdsmi, which is experimental")
+    assert _notes_on_gpus({"gpus": [{"name": "NVIDIA H200"}]}) == _notes_on_gpus({"gpus": None}) == []
 
 
 def test_it_is_named_as_hip_counts_which_is_not_amdsmis_order():
