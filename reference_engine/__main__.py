@@ -26,7 +26,7 @@ from bakeoff.reference_engine.errors import ConfigError, ReferenceEngineError, U
 _DTYPES = ("bfloat16", "float16", "float32")
 _PERPLEXITY_FLAGS = (
     "model", "dtype", "quantization", "device", "threads", "max_model_len", "block_size", "kv_cache_dtype",
-    "attention_window", "attention_sinks", "sink_positions", "kv_budget", "kv_heavy",
+    "attention_window", "attention_sinks", "ablation",
 )  # fmt: skip
 _EVALUATE_FLAGS = ("model", "dtype", "device", "threads", "kv_cache_dtype")
 

@@ -28,7 +28,7 @@ def settings(budget: int) -> dict[str, dict[str, Any]]:
         "int4": {"kv_cache_dtype": "int4"},
         f"latest {budget}": {"attention_window": budget},
         f"latest {budget - 4}, 4 sinks": {"attention_window": budget - 4, "attention_sinks": 4},
-        f"H2O, {budget}, half heavy": {"kv_budget": budget, "kv_heavy": budget // 2},
+        f"H2O, {budget}, half heavy": {"ablation": f"heavy_hitter:{budget}:{budget // 2}"},
         "sinks and int8": {"attention_window": budget - 4, "attention_sinks": 4, "kv_cache_dtype": "int8"},
     }
 

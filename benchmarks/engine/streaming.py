@@ -37,7 +37,7 @@ def main() -> None:
         model=options.model,
         attention_window=options.window,
         attention_sinks=SINKS,
-        sink_positions="cache",
+        ablation="streaming_sinks",
         max_model_len=max(lengths),
     )
     meter = PerplexityMeter(config)

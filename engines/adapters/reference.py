@@ -46,10 +46,6 @@ class ReferenceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     """Number of KV blocks in the pool."""
     kv_cache_memory_bytes: int | None = None
     """Size of the pool in bytes, instead of ``num_blocks``."""
-    kv_allocator: str | None = None
-    """``paged``, or ``contiguous``: each sequence reserves its maximum length; needs ``enable_prefix_caching`` off."""
-    policy: str | None = None
-    """``continuous`` batching, ``no_chunking`` (continuous, without chunked prefill) or ``static``."""
     preemption: str | None = None
     """What happens to preempted requests: ``recompute`` or ``swap``."""
     swap_memory_bytes: int | None = None
@@ -64,20 +60,12 @@ class ReferenceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     """Sliding attention window of every layer, in tokens."""
     attention_sinks: int | None = None
     """First tokens that remain visible outside the window."""
-    sink_positions: str | None = None
-    """Where these are seen: at their place in the ``text``, or right before the window, ``cache`` (StreamingLLM)."""
-    kv_budget: int | None = None
-    """Tokens that each layer and KV head keeps (H2O cache eviction)."""
-    kv_heavy: int | None = None
-    """Tokens of ``kv_budget`` kept for their accumulated attention; the rest are the latest."""
     cuda_graphs: bool | None = None
     """Whether decode steps on CUDA are captured as graphs at the start and then replayed."""
     batch_invariant: bool | None = None
     """Whether a request on CUDA gets the same tokens alone and in any batch."""
     overlap: bool | None = None
     """Whether a step on CUDA is launched before the one in flight is collected."""
-    draft_acceptance: str | None = None
-    """``equal``: drafts change no token; ``residual``: more are accepted, for the same distribution of answers."""
     adaptive_speculation: bool | None = None
     """Whether acceptance and batch size decide how much of ``speculation.num_tokens`` is drafted."""
     threads: int | None = None
@@ -94,8 +82,8 @@ class ReferenceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     """Folder in which ``POST /start_profile`` writes traces."""
     step_log_dir: str | None = None
     """Folder for the record of steps that ``bakeoff profile`` reads."""
-    slow_down: float | None = None
-    """Fraction by which the model is slowed down, for tests of regression gates."""
+    ablation: str | None = None
+    """Parts kept to be compared with, such as ``static_batching,contiguous_cache``; the engine's help has them."""
 
 
 class _Files(msgspec.Struct):
@@ -142,7 +130,7 @@ class ReferenceEngine(ServerEngine):
         "tensor_parallel_size": flag("--tensor-parallel-size"),
         "pipeline_parallel_size": flag("--pipeline-parallel-size"),
         "enable_prefix_caching": switch("--enable-prefix-caching", "--no-enable-prefix-caching"),
-        "enable_chunked_prefill": lambda value: Setting(() if value else ("--policy", "no_chunking")),
+        "enable_chunked_prefill": switch("--enable-chunked-prefill", "--no-enable-chunked-prefill"),
         "memory_fraction": flag("--gpu-memory-utilization"),
         "cpu_offload_gb": flag("--cpu-offload-gb"),
         "speculation": _speculate,
@@ -153,7 +141,8 @@ class ReferenceEngine(ServerEngine):
             name: (f"config.{name}",)
             for name in (
                 "quantization", "kv_cache_dtype", "max_model_len", "max_num_seqs", "max_num_batched_tokens",
-                "tensor_parallel_size", "pipeline_parallel_size", "enable_prefix_caching", "cpu_offload_gb",
+                "tensor_parallel_size", "pipeline_parallel_size", "enable_prefix_caching", "enable_chunked_prefill",
+                "cpu_offload_gb",
             )
         },
         "dtype": ("dtype",),

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import platformdirs
 
-from bakeoff.engines.environments.recipes import RECIPES, Recipe
+from bakeoff.engines.environments.recipes import RECIPES
 from bakeoff.engines.errors import NotInstalled
 from bakeoff.engines.machine import has_gpu
 from bakeoff.workloads.options import nearest
@@ -199,8 +199,3 @@ def _configured(name: str) -> Environment:
     if name in RECIPES:
         raise NotInstalled(f"the environment {name} is not installed", f"bakeoff engines install {name}")
     raise NotInstalled(f"{name} is neither a venv nor an environment; {nearest(name, RECIPES)}")
-
-
-def recipes_of(adapter: str) -> list[Recipe]:
-    """The recipes of one adapter."""
-    return [recipe for recipe in RECIPES.values() if recipe.adapter == adapter]

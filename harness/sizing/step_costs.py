@@ -21,7 +21,6 @@ _STORED = ("auto", "stored")
 _PLAIN = (*_STORED, "none")
 _NOT_COUNTED = {
     "attention_window": "a window that the model does not have",
-    "kv_budget": "an evicting KV cache",
     "cpu_offload_gb": "weights in host memory",
 }
 """Settings of the reference engine that change what a step reads, with the feature that each switches on."""
@@ -88,6 +87,8 @@ def _model_costs(config: Mapping[str, Any]) -> tuple[ModelCosts, str]:
     for name, meaning in _NOT_COUNTED.items():
         if config.get(name):
             raise BadPlan(f"bytes and operations with {meaning} ({name}) are not modelled")
+    if "heavy_hitter" in str(config.get("ablation")):
+        raise BadPlan("bytes and operations with an evicting KV cache (ablation heavy_hitter) are not modelled")
     speculation = str(config.get("speculation") or "ngram")
     if not speculation.startswith("ngram"):
         raise BadPlan(f"bytes and operations of a draft model ({speculation.partition(':')[0]}) are not modelled")

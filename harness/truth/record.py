@@ -68,11 +68,6 @@ def in_flight(answers: Sequence[Answered], start_ns: int, end_ns: int) -> float:
     return in_flight_ns / (end_ns - start_ns)
 
 
-def connections_used(answers: Sequence[Answered]) -> int:
-    """Number of connections that carried requests."""
-    return len({answer.connection for answer in answers})
-
-
 def stream_records(answers: Sequence[Answered], schedule: Schedule) -> list[StreamRecord]:
     """The record as a client without any error of its own would have logged it.
 

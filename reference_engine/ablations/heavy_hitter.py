@@ -24,6 +24,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from bakeoff.reference_engine.attention.base import Span, slot_mapping
+from bakeoff.reference_engine.core.ablations import Budget
 from bakeoff.reference_engine.errors import EngineBugError
 from bakeoff.reference_engine.kernels.scoring import PLAIN, Scoring
 from bakeoff.reference_engine.kv_cache.block_table import RELEASED, Visible
@@ -31,14 +32,6 @@ from bakeoff.reference_engine.kv_cache.layout import LayerLayout
 from bakeoff.reference_engine.kv_cache.storage import KvStorage, LayerStore, StoreMaker, lazy_zeros
 
 _DROPPED = -1.0
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Budget:
-    """Tokens that each layer and head keeps: `total`, of which `heavy` by weight and the others the latest."""
-
-    total: int
-    heavy: int
 
 
 class ScoredStore:

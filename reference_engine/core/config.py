@@ -4,6 +4,7 @@ import dataclasses
 import math
 from typing import Annotated, Literal
 
+from bakeoff.reference_engine.core.ablations import EXCLUDED, FLAG, SPELLINGS, Ablations
 from bakeoff.reference_engine.core.quantization_names import KvCacheDtypeName, MethodName
 from bakeoff.reference_engine.core.scheduling_rules import PreemptionName
 from bakeoff.reference_engine.core.speculation_settings import Speculation
@@ -12,15 +13,10 @@ from bakeoff.reference_engine.errors import ConfigError
 DtypeName = Literal["auto", "float32", "bfloat16", "float16"]
 DeviceName = Literal["auto", "cpu", "cuda"]
 QuantizationName = Literal["auto", "stored", "none", MethodName]
-DraftAcceptanceName = Literal["equal", "residual"]
 LoadFormatName = Literal["auto", "dummy"]
 GenerationConfigName = Literal["auto", "none"]
-AllocatorName = Literal["paged", "contiguous"]
-SinkPositionsName = Literal["text", "cache"]
-PolicyName = Literal["continuous", "no_chunking", "static"]
 
 
-_SLOWEST = 10.0
 _POSITIVE = (
     "block_size", "max_num_seqs", "max_num_batched_tokens", "max_mixed_tokens", "threads", "max_model_len",
     "num_blocks", "max_queue", "priority_patience_steps", "data_parallel_size", "tensor_parallel_size",
@@ -101,17 +97,6 @@ class EngineConfig:
     ] = "auto"
     attention_window: Annotated[int, "latest tokens that a token sees, in every layer; 0: all"] = 0
     attention_sinks: Annotated[int, "first tokens that stay in sight with --attention-window"] = 0
-    sink_positions: Annotated[
-        SinkPositionsName,
-        "where --attention-sinks are seen: at their place in the text, or right before the window (StreamingLLM), with "
-        "which a text may be longer than the model was made for",
-    ] = "text"
-    kv_budget: Annotated[
-        int,
-        "tokens that each layer and KV head keeps in sight, about; an ablation that shows the loss of quality and "
-        "frees no memory; 0: all",
-    ] = 0
-    kv_heavy: Annotated[int, "those of --kv-budget that got the most attention so far; the others are the latest"] = 0
     max_num_seqs: Annotated[
         int | None, "requests that may run at the same time; default: 256 on a GPU, 64 on a CPU"
     ] = None
@@ -124,12 +109,9 @@ class EngineConfig:
         "tokens of a step that computes decodes and prompts, unless more prompts wait than two such steps hold; "
         "default: those of the largest CUDA graph, or as many as in other steps",
     ] = None
-    kv_allocator: Annotated[
-        AllocatorName, "paged: blocks as they are needed; contiguous: room for the longest sequence at once"
-    ] = "paged"
-    policy: Annotated[
-        PolicyName, "how requests are batched; no_chunking: prompts in one piece; static: padded, all wait for the last"
-    ] = "continuous"
+    enable_chunked_prefill: Annotated[
+        bool, "cut long prompts into chunks that fill what decodes leave of a step; without it prompts are in one piece"
+    ] = True
     preemption: Annotated[
         PreemptionName, "of a request that makes room: compute it again, or keep it in host memory"
     ] = "recompute"
@@ -152,11 +134,6 @@ class EngineConfig:
         "tokens; draft:3:FOLDER asks a smaller model, whose KV cache comes on top; early_exit:2:12 asks the first 12 "
         "layers; eagle:4:FOLDER asks an EAGLE-3 head (bakeoff models eagle); same answers as without; empty: none",
     ] = ""
-    draft_acceptance: Annotated[
-        DraftAcceptanceName,
-        "equal: a draft is accepted while it is what would have been sampled, so answers are those without drafts; "
-        "residual: more drafts of a model are accepted, answers have the same distribution but are others",
-    ] = "equal"
     adaptive_speculation: Annotated[
         bool, "draft as many tokens as acceptance and batch size make worth it; without it always as many as possible"
     ] = True
@@ -166,9 +143,7 @@ class EngineConfig:
     step_log_dir: Annotated[
         str, "where POST /start_step_log records the times of steps and requests (bakeoff profile); empty: nowhere"
     ] = ""
-    slow_down: Annotated[
-        float, "for testing regression gates: how much longer the model takes, as a share; 0.1 waits a tenth more"
-    ] = 0.0
+    ablation: Annotated[str, f"parts kept to be compared with, with commas between them: {SPELLINGS}"] = ""
     seed: Annotated[int, "seeds the requests that name no seed, in order of arrival"] = 0
 
     def __post_init__(self) -> None:
@@ -178,8 +153,6 @@ class EngineConfig:
                 raise ConfigError(f"--{name.replace('_', '-')} must be at least 1, not {value}")
         if self.drain_timeout_s < 0:
             raise ConfigError(f"--drain-timeout-s must be at least 0, not {self.drain_timeout_s}")
-        if not 0 <= self.slow_down <= _SLOWEST:
-            raise ConfigError(f"--slow-down must be between 0 and {_SLOWEST:g}, not {self.slow_down}")
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"--port must be 0 to 65535, not {self.port}")
         if not 0 < self.gpu_memory_utilization <= 1:
@@ -197,14 +170,9 @@ class EngineConfig:
                 f"--max-num-batched-tokens {self.max_num_batched_tokens} is less than --max-num-seqs "
                 f"{self.max_num_seqs}: a full batch could not decode one token each; raise the first"
             )
-
-        if self.kv_allocator == "contiguous" and self.enable_prefix_caching:
-            raise ConfigError(
-                "--kv-allocator contiguous gives every sequence memory of its own, so nothing can be shared; "
-                "add --no-enable-prefix-caching"
-            )
         _check_processes(self)
-        _check_what_is_kept(self)
+        _check_window(self)
+        _check_ablations(self)
         _check_batch_invariance(self)
         _check_speculation(self)
 
@@ -212,6 +180,16 @@ class EngineConfig:
     def drafts(self) -> Speculation | None:
         """The drafting method; None for no drafts."""
         return Speculation.parse(self.speculation) if self.speculation else None
+
+    @property
+    def ablations(self) -> Ablations:
+        """What is taken out or replaced."""
+        return Ablations.parse(self.ablation)
+
+    @property
+    def cuts_prompts(self) -> bool:
+        """Whether long prompts are cut into chunks."""
+        return self.enable_chunked_prefill and not self.ablations.static_batching
 
     @property
     def num_parts(self) -> int:
@@ -234,33 +212,35 @@ class EngineConfig:
         return self.served_model_name or self.model.rstrip("/").rsplit("/", 1)[-1]
 
 
-def _check_what_is_kept(config: EngineConfig) -> None:
-    if config.sink_positions == "cache" and not config.attention_sinks:
-        raise ConfigError("--sink-positions cache is for --attention-sinks; set both")
-    for name in ("attention_window", "attention_sinks", "kv_budget", "kv_heavy"):
+def _check_window(config: EngineConfig) -> None:
+    for name in ("attention_window", "attention_sinks"):
         if getattr(config, name) < 0:
             raise ConfigError(f"--{name.replace('_', '-')} must be at least 0, not {getattr(config, name)}")
     if config.attention_sinks and not config.attention_window:
         raise ConfigError(
             "--attention-sinks is for --attention-window, without which all tokens stay in sight; set both"
         )
-    if config.attention_window and config.kv_allocator == "contiguous":
-        raise ConfigError(
-            "--attention-window gives memory back while a sequence grows, which --kv-allocator contiguous cannot; "
-            "choose one"
-        )
-    if config.kv_heavy and config.kv_heavy >= config.kv_budget:
-        raise ConfigError(
-            f"--kv-heavy {config.kv_heavy} leaves nothing of --kv-budget {config.kv_budget} for the latest tokens; "
-            "make the budget larger"
-        )
-    if config.kv_budget and config.attention_window:
-        raise ConfigError("--kv-budget and --attention-window both decide what stays in sight; choose one")
-    if config.kv_budget and config.enable_prefix_caching:
-        raise ConfigError(
-            "--kv-budget hides tokens of a prompt by what followed them, so no other request can use its blocks; "
-            "add --no-enable-prefix-caching"
-        )
+
+
+def _check_ablations(config: EngineConfig) -> None:
+    ablations = config.ablations
+    if ablations.streaming_sinks and not config.attention_sinks:
+        raise ConfigError(f"{FLAG} streaming_sinks is for --attention-sinks; set both")
+    if ablations.residual_drafts and (config.drafts is None or config.drafts.method == "ngram"):
+        raise ConfigError(f"{FLAG} residual_drafts needs drafts of a model, --speculation draft, early_exit or eagle")
+    given = {
+        "--enable-prefix-caching": config.enable_prefix_caching,
+        "--attention-window": config.attention_window > 0,
+        "--tensor-parallel-size": config.tensor_parallel_size > 1,
+        "--context-parallel-size": config.context_parallel_size > 1,
+        "--batch-invariant": config.batch_invariant,
+        "--speculation": config.drafts is not None,
+    }
+    for name, flags in EXCLUDED.items():
+        for flag, reason in flags.items():
+            if getattr(ablations, name) and given[flag]:
+                way_out = "add --no-enable-prefix-caching" if flag == "--enable-prefix-caching" else "drop one"
+                raise ConfigError(f"{FLAG} {name} excludes {flag}: {reason}; {way_out}")
 
 
 def _check_processes(config: EngineConfig) -> None:
@@ -269,12 +249,6 @@ def _check_processes(config: EngineConfig) -> None:
             "--context-parallel-size gives each process the whole model, which --tensor-parallel-size and "
             "--pipeline-parallel-size part; choose one"
         )
-    for parted, flag, is_set in (
-        ("all heads that share a key", "--tensor-parallel-size", config.tensor_parallel_size > 1),
-        ("the tokens that follow", "--context-parallel-size", config.context_parallel_size > 1),
-    ):
-        if config.kv_budget and is_set:
-            raise ConfigError(f"--kv-budget weighs tokens by {parted}, and {flag} may part them; choose one")
 
 
 def _check_batch_invariance(config: EngineConfig) -> None:
@@ -283,7 +257,6 @@ def _check_batch_invariance(config: EngineConfig) -> None:
     obstacles = {
         "--tensor-parallel-size": config.tensor_parallel_size > 1,  # a collective's order depends on its size
         "--context-parallel-size": config.context_parallel_size > 1,  # a prompt's pieces depend on the batch
-        "--kv-budget": config.kv_budget > 0,
         "--kv-cache-dtype int4": config.kv_cache_dtype == "int4",
         f"--quantization {config.quantization}": config.quantization not in ("auto", "none"),
     }
@@ -295,16 +268,9 @@ def _check_batch_invariance(config: EngineConfig) -> None:
 
 
 def _check_speculation(config: EngineConfig) -> None:
-    if config.draft_acceptance == "residual" and (config.drafts is None or config.drafts.method == "ngram"):
-        raise ConfigError(
-            "--draft-acceptance residual needs drafts of a model, --speculation draft, early_exit or eagle"
-        )
     if config.drafts is None:
         return
-    obstacles = {
-        "--policy static": config.policy == "static",  # its batches advance in lockstep
-        "--kv-budget": config.kv_budget > 0,  # the attention of wrong drafts would count
-    }
+    obstacles: dict[str, bool] = {}
     if config.drafts.method != "ngram":
         obstacles["--tensor-parallel-size"] = config.tensor_parallel_size > 1
         obstacles["--pipeline-parallel-size"] = config.pipeline_parallel_size > 1

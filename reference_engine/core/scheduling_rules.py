@@ -1,4 +1,4 @@
-"""Settings of the planner: sizes, and the choices that ablations switch."""
+"""Settings of the planner: sizes, and choices."""
 
 import dataclasses
 from typing import Literal

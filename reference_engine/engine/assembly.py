@@ -72,22 +72,22 @@ def build_engine(
     rules = Rules(
         max_num_seqs=demand.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens or demand.max_num_batched_tokens,
-        policy="continuous" if config.policy == "static" else config.policy,
+        policy="continuous" if config.enable_chunked_prefill else "no_chunking",
         preemption=config.preemption,
         patience_steps=config.priority_patience_steps,
         max_waiting=config.max_queue,
         # A small part of a step's tokens at most, since a prompt that waits leaves so many of them unused.
         least_piece=min(LONG_CHUNK, demand.max_num_batched_tokens // 8) if config.device == "cuda" else 1,
-        max_mixed_tokens=config.max_mixed_tokens if config.policy == "continuous" else None,
+        max_mixed_tokens=config.max_mixed_tokens if config.cuts_prompts else None,
     )
     if grammars is None:
         grammars = Grammars(checkpoint.tokenizer, limits.vocab_size, checkpoint.eos_token_ids)
     sampler = Sampler(grammars)
     draft_model = _draft_model(config, checkpoint, demand, executor, shadow or head)
-    if config.slow_down:
-        executor = SlowedExecutor(executor, config.slow_down)
+    if config.ablations.slow:
+        executor = SlowedExecutor(executor, config.ablations.slow)
     engine = Engine(
-        StaticScheduler(cache, rules) if config.policy == "static" else Scheduler(cache, rules),
+        StaticScheduler(cache, rules) if config.ablations.static_batching else Scheduler(cache, rules),
         ModelRunner(executor, sampler, draft_model, check, stages=config.pipeline_parallel_size),
         limits,
         sampler=sampler,
@@ -103,8 +103,8 @@ def build_engine(
 
 def _can_overlap(config: EngineConfig) -> bool:
     """Whether a step can be launched while another runs, because the runner waits for neither."""
-    runs_ahead = config.device == "cuda" and not config.slow_down
-    return config.overlap and runs_ahead and config.policy != "static"
+    runs_ahead = config.device == "cuda" and not config.ablations.slow
+    return config.overlap and runs_ahead and not config.ablations.static_batching
 
 
 def _executor(
@@ -133,7 +133,7 @@ def _draft_model(
     shadow: Shadow | LoadedHead | None,
 ) -> DraftModel | DraftHead | None:
     """A smaller model, the model's own first layers or a head; None if drafts need no computation."""
-    is_residual = config.draft_acceptance == "residual"
+    is_residual = config.ablations.residual_drafts
     if isinstance(shadow, Shadow):
         drafter = shadow.executor(config, demand)
         return DraftModel(drafter, shadow.group, rejects_residually=is_residual, tokens=shadow.tokens)
@@ -177,9 +177,9 @@ def _groups(config: EngineConfig, demand: Demand) -> list[Group]:
 
 
 def _pool(config: EngineConfig, demand: Demand, num_blocks: int) -> BlockPool:
-    if config.kv_allocator == "paged":
-        return BlockPool(num_blocks, config.block_size)
-    return RunPool(num_blocks, config.block_size, -(-demand.max_model_len // config.block_size))
+    if config.ablations.contiguous_cache:
+        return RunPool(num_blocks, config.block_size, -(-demand.max_model_len // config.block_size))
+    return BlockPool(num_blocks, config.block_size)
 
 
 def _warm_up(engine: Engine, limits: Limits) -> None:

@@ -9,6 +9,7 @@ arXiv:1609.08144), and the search continues while a beam can become better than 
 import dataclasses
 from collections.abc import Sequence
 
+from bakeoff.reference_engine.core.ablations import FLAG
 from bakeoff.reference_engine.core.config import EngineConfig
 from bakeoff.reference_engine.core.outputs import Candidate, SampledToken
 from bakeoff.reference_engine.core.request import BeamParams, FinishReason, SamplingParams
@@ -49,17 +50,8 @@ def conflicting_flag(config: EngineConfig) -> str | None:
 
     Beam search needs sequences that can leave a batch at any step, and blocks that can be shared and copied.
     """
-    return "--policy static" if config.policy == "static" else unforkable_flag(config)
-
-
-def unforkable_flag(config: EngineConfig) -> str | None:
-    """The setting under which sequences cannot share blocks; None if they can.
-
-    Under a budget, forks would drop each other's tokens; in contiguous memory they would write into each other's run.
-    """
-    if config.kv_budget:
-        return "--kv-budget"
-    return "--kv-allocator contiguous" if config.kv_allocator == "contiguous" else None
+    ablations = config.ablations
+    return f"{FLAG} static_batching" if ablations.static_batching else ablations.flag_without_forks
 
 
 def check_beams(sampling: SamplingParams, limits: Limits, conflict: str | None) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from bakeoff.reference_engine.ablations.heavy_hitter import Budget, HeavyHitterAttention
+from bakeoff.reference_engine.ablations.heavy_hitter import HeavyHitterAttention
 from bakeoff.reference_engine.attention import make_attention
 from bakeoff.reference_engine.attention.base import AttentionBackend
 from bakeoff.reference_engine.core.config import EngineConfig
@@ -280,6 +280,6 @@ def _allocated(config: EngineConfig, layout: CacheLayout, sizes: Sequence[int], 
 
 def attention_of(config: EngineConfig, storage: KvStorage) -> AttentionBackend:
     """The attention backend over a storage."""
-    if config.kv_budget:
-        return HeavyHitterAttention(storage, Budget(config.kv_budget, config.kv_heavy))
+    if budget := config.ablations.heavy_hitter:
+        return HeavyHitterAttention(storage, budget)
     return make_attention(storage, batch_invariant=config.batch_invariant)

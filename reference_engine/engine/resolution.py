@@ -6,11 +6,11 @@ import os
 import torch
 
 from bakeoff.reference_engine.ablations.heavy_hitter import scored
+from bakeoff.reference_engine.core.ablations import FLAG
 from bakeoff.reference_engine.core.config import EngineConfig
 from bakeoff.reference_engine.core.model_config import ModelConfig
 from bakeoff.reference_engine.core.ranks import Stage
 from bakeoff.reference_engine.engine.batch_invariance import check_batch_invariance
-from bakeoff.reference_engine.engine.beam_search import unforkable_flag
 from bakeoff.reference_engine.errors import ConfigError
 from bakeoff.reference_engine.kv_cache.block_table import Visible
 from bakeoff.reference_engine.kv_cache.layout import CacheLayout, LayerLayout, windowed
@@ -52,8 +52,8 @@ def resolve_config(config: EngineConfig, model: ModelConfig) -> EngineConfig:
     _check_offload(config, device)
     dtype = config.dtype if config.dtype != "auto" else _default_dtype(model, device)
     length = config.max_model_len or model.default_length
-    if config.sink_positions == "cache":
-        _check_sink_positions(config, model)
+    if config.ablations.streaming_sinks:
+        _check_streaming(config, model)
     elif length > model.max_length:
         raise ConfigError(f"--max-model-len {length} is more than the {model.max_length} tokens the model was made for")
     if config.num_blocks is not None and config.kv_cache_memory_bytes is not None:
@@ -78,13 +78,13 @@ def resolve_config(config: EngineConfig, model: ModelConfig) -> EngineConfig:
     return decided if num_blocks is None else with_cache(decided, demand, num_blocks)
 
 
-def _check_sink_positions(config: EngineConfig, model: ModelConfig) -> None:
-    """Refuses what `--sink-positions cache` cannot be computed for."""
+def _check_streaming(config: EngineConfig, model: ModelConfig) -> None:
+    """Refuses what sinks right before the window cannot be computed for."""
     if model.cached_vectors.value_in_key:
-        raise ConfigError(f"--sink-positions cache is not for {model.model_type}, whose keys are latents; leave it out")
+        raise ConfigError(f"{FLAG} streaming_sinks is not for {model.model_type}, whose keys are latents; leave it out")
     if model.rope_scaling is not None and model.rope_scaling.kind in ("dynamic", "longrope"):
         raise ConfigError(
-            f"--sink-positions cache is not for rope scaling {model.rope_scaling.kind!r}, which depends on the length "
+            f"{FLAG} streaming_sinks is not for rope scaling {model.rope_scaling.kind!r}, which depends on the length "
             "of the text; leave it out"
         )
     seen = config.attention_window + config.attention_sinks
@@ -97,7 +97,7 @@ def _check_sink_positions(config: EngineConfig, model: ModelConfig) -> None:
 
 def sinks_seen_from(config: EngineConfig) -> int | None:
     """The last position from which queries look at sinks; None where that is each query's own, see `Weights`."""
-    if config.sink_positions == "text":
+    if not config.ablations.streaming_sinks:
         return None
     return config.attention_sinks + config.attention_window - 1
 
@@ -105,13 +105,13 @@ def sinks_seen_from(config: EngineConfig) -> int | None:
 def with_cache(config: EngineConfig, demand: Demand, num_blocks: int) -> EngineConfig:
     """The configuration with a KV cache of that size."""
     windowed_groups = [visible for visible in demand.layout.groups if visible.window is not None]
-    if windowed_groups and config.kv_allocator == "contiguous":
+    if windowed_groups and config.ablations.contiguous_cache:
         raise ConfigError(
-            "--kv-allocator contiguous cannot give back what has left a layer's window, and this model has windows; "
-            "use --kv-allocator paged"
+            f"{FLAG} contiguous_cache cannot give back what has left a layer's window, and this model has windows; "
+            "drop it"
         )
     # Otherwise `limits_of` refuses what does not fit, request by request.
-    if config.policy == "continuous" and num_blocks < min(map(demand.of_one, windowed_groups), default=0):
+    if config.cuts_prompts and num_blocks < min(map(demand.of_one, windowed_groups), default=0):
         raise ConfigError(
             f"{num_blocks} KV blocks of {config.block_size} tokens are less than the model's window; raise it"
         )
@@ -156,8 +156,8 @@ def demand_of(config: EngineConfig, model: ModelConfig, stage: Stage | None = No
         block_size=config.block_size,
         max_model_len=config.max_model_len,
         max_num_seqs=config.max_num_seqs,
-        # Other policies compute a prompt in one piece, however long it is.
-        max_num_batched_tokens=config.max_num_batched_tokens if config.policy == "continuous" else config.max_model_len,
+        # A prompt that is not cut is computed in one piece, however long it is.
+        max_num_batched_tokens=config.max_num_batched_tokens if config.cuts_prompts else config.max_model_len,
         token_bytes=[max(of_stages) for of_stages in zip(*sizes, strict=True)],
     )
 
@@ -240,7 +240,7 @@ def limits_of(config: EngineConfig, model: ModelConfig) -> Limits:
     # If every layer has a window, blocks are freed again and do not bound the length of a sequence, unless a preempted
     # one is computed again in one piece.
     has_full_layers = any(visible.window is None for visible in demand.layout.groups)
-    is_bounded = has_full_layers or config.policy != "continuous"
+    is_bounded = has_full_layers or not config.cuts_prompts
     num_blocks = config.num_blocks if is_bounded else -(-demand.max_model_len // config.block_size)
     return Limits(
         max_model_len=demand.max_model_len,
@@ -248,11 +248,11 @@ def limits_of(config: EngineConfig, model: ModelConfig) -> Limits:
         block_size=config.block_size,
         vocab_size=model.vocab_size,
         max_num_seqs=demand.max_num_seqs,
-        unforkable_flag=unforkable_flag(config),
+        unforkable_flag=config.ablations.flag_without_forks,
     )
 
 
 def store_maker_of(config: EngineConfig) -> StoreMaker:
     """How keys and values are kept."""
     make = store_maker(config.kv_cache_dtype)
-    return scored(make) if config.kv_budget else make
+    return scored(make) if config.ablations.heavy_hitter else make

@@ -186,9 +186,6 @@ void dequantise(int64_t format, T* out, const uint8_t* blocks, int64_t count) {
 EXPORT(float, f32)
 EXPORT(bf16, bf16)
 
-// Whether this processor multiplies pairs of bfloat16.
-extern "C" int64_t has_pairs() { return sizeof(Inner) == sizeof(bf16); }
-
 extern "C" void multiply_blocks_bf16_to_f32(int64_t format, float* out, const bf16* x, int64_t x_row,
                                             const uint8_t* blocks, const float* bias, int64_t rows, int64_t n,
                                             int64_t k) {

@@ -16,11 +16,6 @@ def has_kernel(device: torch.device, dtype: torch.dtype) -> bool:
     return device.type == "cpu" and dtype in SUFFIXES and _functions() is not None
 
 
-def has_bfloat16_pairs() -> bool:
-    """Whether this processor multiplies pairs of bfloat16: then `BlockLinear` is fast for many rows in that dtype."""
-    return bool(_compiled().has_pairs())
-
-
 class BlockLinear:
     """y = x·Wᵀ + b, compiled, with sums in float32.
 
@@ -88,7 +83,6 @@ def _functions() -> ctypes.CDLL | None:
         product = getattr(functions, f"multiply_blocks_{suffix}")
         product.argtypes = (LONG, POINTER, POINTER, LONG, POINTER, POINTER, LONG, LONG, LONG)
         product.restype = None
-    functions.has_pairs.argtypes, functions.has_pairs.restype = (), LONG
     for suffix in SUFFIXES.values():
         plain = getattr(functions, f"dequantise_{suffix}")
         plain.argtypes, plain.restype = (LONG, POINTER, POINTER, LONG), None

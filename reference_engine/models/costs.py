@@ -109,10 +109,6 @@ class ModelCosts:
         kv_bytes = sum(layers.kv_bytes * min(tokens, layers.window or tokens) for layers in self._layers)
         return self.weight_bytes + sequences * kv_bytes
 
-    def flops_per_token(self, past: int = 0) -> float:
-        """Operations of one decoded token that sees `past` earlier ones."""
-        return self.step([Chunk(past=past)]).flops
-
     def decode(self, sequences: int, past: int) -> StepCosts:
         """One step that adds a token to each of `sequences`, which have `past` tokens."""
         return self.step([Chunk(past=past, count=sequences)])

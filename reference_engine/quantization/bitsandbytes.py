@@ -43,11 +43,6 @@ class _State(msgspec.Struct, frozen=True):
 _decode_state = msgspec.json.Decoder(_State).decode
 
 
-def is_stored(tensors: Mapping[str, torch.Tensor], name: str) -> bool:
-    """Whether the tensor of that name is stored in 4 bits."""
-    return any(f"{name}.{_STATE}{kind}" in tensors for kind in _KINDS)
-
-
 def matrix_of(tensors: Mapping[str, torch.Tensor], name: str) -> LookUpMatrix | None:
     """The stored matrix; None if blocks span rows, which `plain_of` reads.
 

@@ -115,10 +115,6 @@ class Grammars:
             raise RequestError("the JSON schema is nested too deeply; make it flatter") from error
         return self._compiled("JSON schema", source)
 
-    def of_json_object(self) -> str:
-        """Any JSON object."""
-        return self.of_json_schema(JSON_OBJECT)
-
     def of_regex(self, pattern: str) -> str:
         """Text that a regular expression matches from its first to its last character.
 

@@ -135,8 +135,8 @@ def by_making(name: str, options: Mapping[str, Any], spec: EngineSpec, deploymen
     [
         ("transformer", {}, {}, {}, UnknownEngine, "unknown engine 'transformer'; did you mean 'transformers'?"),
         ("zzz", {}, {}, {}, UnknownEngine, "unknown engine 'zzz'; known: "),
-        ("reference", {"polisy": "static"}, {}, {}, BadOption,
-         "engine 'reference' has no option 'polisy'; did you mean 'policy'? known: device, load_format"),
+        ("reference", {"blok_size": 16}, {}, {}, BadOption,
+         "engine 'reference' has no option 'blok_size'; did you mean 'block_size'? known: device, load_format"),
         ("reference", {"block_size": "16"}, {}, {}, BadOption,
          "engine 'reference': Expected `int | null`, got `str` - at `$.block_size`"),
         ("transformers", {"continuous_batching": 1}, {}, {}, BadOption,

@@ -14,9 +14,9 @@ def test_flags_and_fields_have_the_same_names_and_defaults():
 
 
 def test_flags_reach_their_fields():
-    line = "--port 0 --max-model-len 99 --policy static --num-blocks 7 --dtype float32 --threads 1"
+    line = "--port 0 --max-model-len 99 --ablation static_batching --num-blocks 7 --dtype float32 --threads 1"
     config = config_of(line)
-    assert (config.port, config.max_model_len, config.policy) == (0, 99, "static")
+    assert (config.port, config.max_model_len, config.ablations.static_batching) == (0, 99, True)
     assert (config.num_blocks, config.dtype, config.threads) == (7, "float32", 1)
 
 

@@ -27,20 +27,14 @@ OPTIONS = {
     "block_size": 32,
     "num_blocks": 100,
     "kv_cache_memory_bytes": 1 << 20,
-    "kv_allocator": "contiguous",
-    "policy": "static",
     "preemption": "swap",
     "swap_memory_bytes": 1 << 20,
     "priority_patience_steps": 9,
     "max_queue": 5,
     "attention_window": 64,
     "attention_sinks": 4,
-    "sink_positions": "cache",
-    "kv_budget": 32,
-    "kv_heavy": 16,
     "cuda_graphs": False,
     "batch_invariant": False,
-    "draft_acceptance": "residual",
     "adaptive_speculation": False,
     "overlap": False,
     "threads": 2,
@@ -51,7 +45,7 @@ OPTIONS = {
     "drain_timeout_s": 3,
     "profile_dir": "/profiles",
     "step_log_dir": "/steps",
-    "slow_down": 0.1,
+    "ablation": "static_batching,slow:0.1",
 }
 SPEC = {
     "dtype": "float32",
@@ -102,9 +96,9 @@ def test_a_switch_that_is_on_is_a_flag_without_a_value() -> None:
     assert launch(enable_prefix_caching=True).argv[3:] == (*FIXED, "--enable-prefix-caching")
 
 
-def test_chunked_prefill_is_what_it_does_anyhow_and_else_a_policy() -> None:
-    assert launch(enable_chunked_prefill=True).argv[3:] == FIXED
-    assert launch(enable_chunked_prefill=False).argv[3:] == (*FIXED, "--policy", "no_chunking")
+def test_chunked_prefill_is_a_switch() -> None:
+    assert launch(enable_chunked_prefill=True).argv[3:] == (*FIXED, "--enable-chunked-prefill")
+    assert launch(enable_chunked_prefill=False).argv[3:] == (*FIXED, "--no-enable-chunked-prefill")
 
 
 def test_the_fraction_of_memory_has_another_name() -> None:

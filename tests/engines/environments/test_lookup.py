@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bakeoff.engines.environments import RECIPES, find, installed, lookup
-from bakeoff.engines.environments.lookup import MARKER, Environment, for_this_machine, recipes_of
+from bakeoff.engines.environments.lookup import MARKER, Environment, for_this_machine
 from bakeoff.engines.errors import NotInstalled
 from tests.engines.environments.tiny_packages import pretend, recipe
 
@@ -91,7 +91,3 @@ def test_every_recipe_is_pinned_and_its_engine_is_in_its_last_group(name: str) -
         requirement.partition("==")[0].partition("[")[0] == made.distribution for requirement in made.requirements[-1]
     )
     assert made.disk_bytes > 10**8
-
-
-def test_recipes_are_known_by_their_adapter() -> None:
-    assert {made.name for made in recipes_of("vllm")} == {"vllm", "vllm-cpu"}

@@ -108,7 +108,7 @@ def test_precision_and_device_follow_from_the_settings(
     ("settings", "reason"),
     [
         ({"attention_window": 64}, "a window that the model does not have"),
-        ({"kv_budget": 64}, "an evicting KV cache"),
+        ({"ablation": "slow:0.1,heavy_hitter:64:32"}, "an evicting KV cache"),
         ({"cpu_offload_gb": 1.0}, "weights in host memory"),
         ({"speculation": "draft:3:folder"}, "a draft model"),
         ({"quantization": "llm-int8"}, "weights in llm-int8"),

@@ -6,7 +6,7 @@ import pytest
 
 from bakeoff.engines.dialects import Finish, ReferenceDialect, SseParser, TokenDelta, Usage
 from bakeoff.harness.truth import Answered, Ending, Fault, Schedule
-from bakeoff.harness.truth.record import connections_used, gaps_s, in_flight, lateness_s, stream_records, ttft_s
+from bakeoff.harness.truth.record import gaps_s, in_flight, lateness_s, stream_records, ttft_s
 from bakeoff.results.records import StreamEnd, StreamRecord
 from tests.harness.truth_client import Reply, ask, connect, connect_narrow, only, read, request, serving
 
@@ -30,7 +30,6 @@ RECORD = [answered(0, [10, 30, 35], 40), answered(20, [60], 60, 1), answered(50,
 def test_times_are_those_of_the_record():
     assert ttft_s(RECORD) == [0.010, 0.040]
     assert gaps_s(RECORD) == [0.020, 0.005]
-    assert connections_used(RECORD) == 2
 
 
 def test_requests_in_flight_are_weighted_by_time():

@@ -3,8 +3,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bakeoff.reference_engine.ablations.heavy_hitter import Budget, HeavyHitterAttention, scored
+from bakeoff.reference_engine.ablations.heavy_hitter import HeavyHitterAttention, scored
 from bakeoff.reference_engine.attention.base import Span
+from bakeoff.reference_engine.core.ablations import Budget
 from bakeoff.reference_engine.core.request import Request, SamplingParams
 from bakeoff.reference_engine.errors import ConfigError, EngineBugError, RequestError
 from bakeoff.reference_engine.kv_cache.block_table import EVERYTHING, RELEASED, Visible
@@ -183,31 +184,36 @@ def engine_outputs(tiny_engine, **changes):
 
 def test_an_engine_with_a_budget_for_everything_answers_as_without_one(tiny_engine):
     everything, _ = engine_outputs(tiny_engine)
-    assert engine_outputs(tiny_engine, kv_budget=256, kv_heavy=100)[0] == everything
-    assert engine_outputs(tiny_engine, kv_budget=16, kv_heavy=8)[0] != everything
+    assert engine_outputs(tiny_engine, ablation="heavy_hitter:256:100")[0] == everything
+    assert engine_outputs(tiny_engine, ablation="heavy_hitter:16:8")[0] != everything
 
 
 @pytest.mark.parametrize(
-    "changes", [{"num_blocks": 60}, {"num_blocks": 60, "preemption": "swap"}, {"policy": "static", "num_blocks": 200}]
+    ("changes", "ablation"),
+    [
+        ({"num_blocks": 60}, "heavy_hitter:24:12"),
+        ({"num_blocks": 60, "preemption": "swap"}, "heavy_hitter:24:12"),
+        ({"num_blocks": 200}, "heavy_hitter:24:12,static_batching"),
+    ],
 )
-def test_neither_preemption_nor_batching_changes_what_is_dropped(tiny_engine, changes):
-    budget = {"kv_budget": 24, "kv_heavy": 12}
+def test_neither_preemption_nor_batching_changes_what_is_dropped(tiny_engine, changes, ablation):
+    budget = {"ablation": "heavy_hitter:24:12"}
     alone = [
         generate(tiny_engine(enable_prefix_caching=False, block_size=4, **budget), [prompt], [GREEDY])[0]
         for prompt in PROMPTS
     ]
-    outputs, engine = engine_outputs(tiny_engine, **budget, **changes)
+    outputs, engine = engine_outputs(tiny_engine, ablation=ablation, **changes)
     assert outputs == alone
     assert bool(engine.preemptions) == (changes["num_blocks"] == 60)
     engine.check_integrity()
 
 
 @pytest.mark.parametrize(
-    ("settings", "flag"),
-    [({"kv_budget": 16, "kv_heavy": 8}, "--kv-budget"), ({"kv_allocator": "contiguous"}, "--kv-allocator contiguous")],
+    ("ablation", "flag"),
+    [("heavy_hitter:16:8", "--ablation heavy_hitter"), ("contiguous_cache", "--ablation contiguous_cache")],
 )
-def test_two_answers_to_one_prompt_are_refused_where_blocks_cannot_be_shared(tiny_engine, settings, flag):
-    engine = tiny_engine(enable_prefix_caching=False, **settings)
+def test_two_answers_to_one_prompt_are_refused_where_blocks_cannot_be_shared(tiny_engine, ablation, flag):
+    engine = tiny_engine(enable_prefix_caching=False, ablation=ablation)
     with pytest.raises(RequestError, match=f"2 answers to one prompt share its blocks, which {flag} does not allow"):
         engine.add(Request("a", [5], GREEDY, siblings=[Request("b", [5], GREEDY)]))
 
@@ -215,18 +221,21 @@ def test_two_answers_to_one_prompt_are_refused_where_blocks_cannot_be_shared(tin
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"kv_budget": 8}, "--kv-budget hides tokens of a prompt .* add --no-enable-prefix-caching"),
-        ({"kv_budget": 8, "kv_heavy": 8}, "--kv-heavy 8 leaves nothing of --kv-budget 8"),
-        ({"kv_heavy": 8}, "--kv-heavy 8 leaves nothing of --kv-budget 0"),
-        ({"kv_budget": 8, "attention_window": 8}, "choose one"),
-        ({"kv_budget": -1}, "--kv-budget must be at least 0, not -1"),
+        ({"ablation": "heavy_hitter:8:0", "enable_prefix_caching": True}, "add --no-enable-prefix-caching"),
+        ({"ablation": "contiguous_cache", "enable_prefix_caching": True}, "add --no-enable-prefix-caching"),
+        ({"ablation": "heavy_hitter:8:8"}, "--ablation heavy_hitter:8:8 is not among static_batching, "),
+        ({"ablation": "heavy_hitter:-1:0"}, "is not among"),
+        ({"ablation": "heavy_hitter:8"}, "--ablation heavy_hitter:8 is not among"),
+        ({"ablation": "heavy_hitter:8:x"}, "--ablation heavy_hitter:8:x is not among"),
+        ({"ablation": "paging"}, "--ablation paging is not among"),
+        ({"ablation": "heavy_hitter:8:0", "attention_window": 8}, "both decide what stays in sight; drop one"),
+        ({"ablation": "heavy_hitter:8:0", "batch_invariant": True}, "excludes --batch-invariant"),
+        ({"ablation": "heavy_hitter:8:0", "speculation": "ngram:3"}, "excludes --speculation"),
+        ({"ablation": "static_batching", "speculation": "ngram:3"}, "excludes --speculation"),
+        ({"ablation": "contiguous_cache", "attention_window": 8}, "excludes --attention-window"),
         ({"attention_sinks": 4}, "--attention-sinks is for --attention-window"),
-        (
-            {"attention_window": 8, "kv_allocator": "contiguous", "enable_prefix_caching": False},
-            "--attention-window gives memory back .* choose one",
-        ),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(tiny_config, changes, message):
     with pytest.raises(ConfigError, match=message):
-        tiny_config(**changes)
+        tiny_config(**({"enable_prefix_caching": False} | changes))

@@ -201,7 +201,6 @@ def test_what_depends_on_the_batch_is_refused_with_what_to_do(checkpoint_dir):
     for name, value in (
         ("tensor_parallel_size", 2),
         ("kv_cache_dtype", "int4"),
-        ("kv_budget", 9),
         ("quantization", "stored"),
     ):
         with pytest.raises(ConfigError, match=f"--batch-invariant .*--{name.replace('_', '-')}"):

@@ -65,22 +65,22 @@ def test_overlapping_steps_give_the_same_answers(tiny_engine, monkeypatch, num_b
 
 
 def test_static_batches_give_the_same_answers(tiny_engine, hf_model, greedy):
-    engine, prompt_ids = tiny_engine(policy="static", max_num_seqs=3), prompts(7)
+    engine, prompt_ids = tiny_engine(ablation="static_batching", max_num_seqs=3), prompts(7)
     assert_same_as_transformers(generate(engine, prompt_ids, [GREEDY] * 7), prompt_ids, hf_model, greedy)
 
 
-@pytest.mark.parametrize("policy", ["no_chunking", "static"])
+@pytest.mark.parametrize("whole_prompts", [{"enable_chunked_prefill": False}, {"ablation": "static_batching"}])
 @pytest.mark.parametrize(("max_num_seqs", "num_blocks"), [(1, 64), (2, 48)])
-def test_a_prompt_longer_than_a_step_fits_into_windowed_layers(tiny_engine, policy, max_num_seqs, num_blocks):
+def test_a_prompt_longer_than_a_step_fits_into_windowed_layers(tiny_engine, whole_prompts, max_num_seqs, num_blocks):
     settings = {"attention_window": 12, "block_size": 4, "max_num_batched_tokens": 16}
     prompt_ids, wanted = [[5] * 150, [6] * 30], [GREEDY] * 2
-    whole = tiny_engine(policy=policy, max_num_seqs=max_num_seqs, num_blocks=num_blocks, **settings)
+    whole = tiny_engine(max_num_seqs=max_num_seqs, num_blocks=num_blocks, **settings, **whole_prompts)
     assert generate(whole, prompt_ids, wanted) == generate(tiny_engine(**settings), prompt_ids, wanted)
     whole.check_integrity()
 
 
 def test_what_no_chunking_cannot_hold_in_one_piece_is_refused(tiny_engine):
-    engine = tiny_engine(policy="no_chunking", attention_window=12, block_size=4, num_blocks=40)
+    engine = tiny_engine(enable_chunked_prefill=False, attention_window=12, block_size=4, num_blocks=40)
     with pytest.raises(RequestError, match="need more than the 40 KV blocks"):
         generate(engine, [[5] * 150], [GREEDY])
 
@@ -90,8 +90,8 @@ def test_contiguous_memory_is_refused_where_the_model_has_windows():
         "model_type": "mistral", "vocab_size": 8, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1,
         "num_attention_heads": 1, "num_key_value_heads": 1, "sliding_window": 4,
     }  # fmt: skip
-    config = EngineConfig(model="m", dtype="float32", kv_allocator="contiguous", enable_prefix_caching=False)
-    with pytest.raises(ConfigError, match=r"contiguous cannot give back .* use --kv-allocator paged"):
+    config = EngineConfig(model="m", dtype="float32", ablation="contiguous_cache", enable_prefix_caching=False)
+    with pytest.raises(ConfigError, match=r"contiguous_cache cannot give back .*; drop it"):
         resolve_config(config, config_from_hf(raw, "x"))
 
 
@@ -265,9 +265,9 @@ def test_scalings_reach_as_far_as_they_stretch_the_trained_length(rope, length, 
         resolve_config(EngineConfig(model="m", dtype="float32", max_model_len=length + 1), model)
 
 
-@pytest.mark.parametrize("policy", ["continuous", "static"])
-def test_nothing_is_kept_of_requests_that_have_ended(tiny_engine, policy):
-    engine = tiny_engine(policy=policy)
+@pytest.mark.parametrize("ablation", ["", "static_batching"])
+def test_nothing_is_kept_of_requests_that_have_ended(tiny_engine, ablation):
+    engine = tiny_engine(ablation=ablation)
     penalised = SamplingParams(max_tokens=4, seed=1, repetition_penalty=1.2)
     for number in range(3):
         siblings = [Request(f"{number}/1", [5, 6], penalised)]

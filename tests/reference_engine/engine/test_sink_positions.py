@@ -11,7 +11,7 @@ from bakeoff.reference_engine.offline import load_engine
 from tests.reference_engine.models.tiny_families import answers, engine_config, make_family
 
 WINDOW, SINKS = 20, 4
-STREAMING = {"attention_window": WINDOW, "attention_sinks": SINKS, "sink_positions": "cache", "max_model_len": 600}
+STREAMING = {"attention_window": WINDOW, "attention_sinks": SINKS, "ablation": "streaming_sinks", "max_model_len": 600}
 PROMPT = [3 + (7 * i * i + 3 * i) % 250 for i in range(400)]  # longer than the 256 tokens that the model was made for
 
 
@@ -91,7 +91,7 @@ def test_the_cache_of_a_long_text_is_no_larger_than_its_window(streamed):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"attention_sinks": 0}, "--sink-positions cache is for --attention-sinks"),
+        ({"attention_sinks": 0}, "--ablation streaming_sinks is for --attention-sinks"),
         ({"attention_window": 300}, "more than the 256 tokens the model was made for"),
     ],
 )
@@ -103,5 +103,5 @@ def test_what_cannot_be_streamed_is_refused(streamed, changes, message):
 @pytest.mark.parametrize("name", ["deepseek_v2", "phi3, long factors"])
 def test_models_whose_keys_cannot_be_seen_from_elsewhere_are_refused(name, tmp_path, save_checkpoint):
     save_checkpoint(tmp_path, make_family(name))
-    with pytest.raises(ConfigError, match="--sink-positions cache is not for"):
+    with pytest.raises(ConfigError, match="--ablation streaming_sinks is not for"):
         resolve_config(EngineConfig(model=str(tmp_path), **STREAMING), read_config(tmp_path))

@@ -28,7 +28,7 @@ WAYS = {
     "swapped": {"num_blocks": 30, "block_size": 4, "max_num_batched_tokens": 16, "preemption": "swap"},
     "a cache for little more than one": {"num_blocks": 85, "block_size": 1, "max_num_batched_tokens": 12},
     "nothing found again": {"num_blocks": 30, "block_size": 4, "enable_prefix_caching": False},
-    "in one piece": {"num_blocks": 30, "block_size": 4, "policy": "no_chunking", "max_num_batched_tokens": 16},
+    "in one piece": {"num_blocks": 30, "block_size": 4, "enable_chunked_prefill": False, "max_num_batched_tokens": 16},
 }
 
 

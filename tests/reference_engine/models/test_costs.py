@@ -61,7 +61,7 @@ def test_a_decode_reads_all_weights_but_the_embedding_and_the_whole_cache():
     step = costs.decode(3, 10)
     assert step.bytes == 2 * (2 * LAYER + 8 + HEAD) + 3 * 11 * 32
     assert step.flops == 3 * (2 * (2 * LAYER + 8 + HEAD) + 2 * 11 * 4 * 2 * 4)  # layers, pairs, heads, head_dim
-    assert costs.flops_per_token(10) == step.flops / 3
+    assert costs.decode(1, 10).flops == step.flops / 3
     assert costs.memory_bytes(3, 10) == 2 * costs.parameters + 3 * 10 * 32
 
 

@@ -145,9 +145,7 @@ def hf_states_behind_the_last_layer(model, ids):
 
 
 def test_residual_rejection_takes_its_drafts(tiny_engine, heads):
-    engine = tiny_engine(
-        speculation=f"eagle:2:{heads['some']}", draft_acceptance="residual", adaptive_speculation=False
-    )
+    engine = tiny_engine(speculation=f"eagle:2:{heads['some']}", ablation="residual_drafts", adaptive_speculation=False)
     _, counts = answers(engine, **FEW)
     assert 0 < counts["accepted"] < counts["drafted"]
 
@@ -227,7 +225,7 @@ def test_a_head_of_another_kind_or_model_is_refused(tiny_config, heads, tmp_path
 
 
 def test_what_a_head_cannot_do_is_refused(tiny_config, heads):
-    for obstacle in ({"tensor_parallel_size": 2}, {"attention_window": 8}, {"policy": "static"}):
+    for obstacle in ({"tensor_parallel_size": 2}, {"attention_window": 8}):
         with pytest.raises(ConfigError, match="--speculation eagle does not work with --"):
             tiny_config(speculation=f"eagle:3:{heads['all']}", **obstacle)
     with pytest.raises(ConfigError, match="eagle needs a head: eagle:TOKENS:FOLDER"):

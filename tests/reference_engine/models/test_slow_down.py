@@ -40,5 +40,5 @@ def test_it_takes_so_much_longer_and_answers_the_same() -> None:
 
 @pytest.mark.parametrize("share", [-0.1, 11.0])
 def test_what_no_share_is(share: float) -> None:
-    with pytest.raises(ConfigError, match=r"--slow-down must be between 0 and 10, not "):
-        EngineConfig(model="m", slow_down=share)
+    with pytest.raises(ConfigError, match=r"--ablation slow:.* is not among .* slow:SHARE \(to test gates; 0 to 10\)"):
+        EngineConfig(model="m", ablation=f"slow:{share}")

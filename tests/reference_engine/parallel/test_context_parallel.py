@@ -87,5 +87,5 @@ def test_shared_steps_give_the_tokens_of_one_process(
 def test_what_parts_the_model_or_needs_all_tokens_is_refused(tiny_config):
     with pytest.raises(ConfigError, match=r"--context-parallel-size gives each process the whole model.*; choose one"):
         tiny_config(context_parallel_size=2, tensor_parallel_size=2)
-    with pytest.raises(ConfigError, match=r"--kv-budget .* --context-parallel-size may part them; choose one"):
-        tiny_config(context_parallel_size=2, kv_budget=8, enable_prefix_caching=False)
+    with pytest.raises(ConfigError, match=r"heavy_hitter excludes --context-parallel-size: .*; drop one"):
+        tiny_config(context_parallel_size=2, ablation="heavy_hitter:8:0", enable_prefix_caching=False)

@@ -194,7 +194,7 @@ def test_more_processes_than_experts_are_refused(tmp_path, save_checkpoint, tiny
 
 
 def test_static_batches_are_padded_on_every_rank(tiny_engine, ranks_as_threads):
-    assert outputs_of(tiny_engine(tensor_parallel_size=2, policy="static")) == outputs_of(tiny_engine())
+    assert outputs_of(tiny_engine(tensor_parallel_size=2, ablation="static_batching")) == outputs_of(tiny_engine())
 
 
 def test_biases_behind_both_matrices_are_added_once(
@@ -247,8 +247,8 @@ def test_too_few_gpus_are_refused(tiny_config, monkeypatch):
 def test_settings_that_contradict_it_are_refused(tiny_config):
     with pytest.raises(ConfigError, match="--tensor-parallel-size must be at least 1, not 0"):
         tiny_config(tensor_parallel_size=0)
-    with pytest.raises(ConfigError, match=r"--kv-budget .* --tensor-parallel-size .*; choose one"):
-        tiny_config(tensor_parallel_size=2, kv_budget=8, enable_prefix_caching=False)
+    with pytest.raises(ConfigError, match=r"heavy_hitter excludes --tensor-parallel-size: .*; drop one"):
+        tiny_config(tensor_parallel_size=2, ablation="heavy_hitter:8:0", enable_prefix_caching=False)
 
 
 def test_cores_are_shared(tiny_config):

@@ -191,7 +191,7 @@ def test_a_distribution_in_the_wrong_places_is_found_out(monkeypatch):
 
 def test_a_real_engine_rejects_residually(drafting, tmp_path):
     drawn = [{"temperature": 1.0, "seed": seed} for seed in range(2)]
-    tokens, drafts = drafting(write_drafter(tmp_path / "draft", EVEN), drawn, draft_acceptance="residual")
+    tokens, drafts = drafting(write_drafter(tmp_path / "draft", EVEN), drawn, ablation="residual_drafts")
     assert [len(answer) for answer in tokens] == [8] * 2
     assert set(drafts) <= set(EVEN)
 

@@ -168,12 +168,12 @@ def test_draws_invert_the_distribution():
 @pytest.mark.parametrize("speculation", ["", "ngram:3"])
 def test_it_needs_drafts_of_a_model(tiny_config, speculation):
     with pytest.raises(ConfigError, match="needs drafts of a model"):
-        tiny_config(speculation=speculation, draft_acceptance="residual")
+        tiny_config(speculation=speculation, ablation="residual_drafts")
 
 
 def test_a_real_engine_answers_with_it(tiny_engine, tmp_path, hf_model):
     path = write_checkpoint(tmp_path, hf_model)
-    engine = tiny_engine(speculation=f"draft:3:{path}", draft_acceptance="residual", adaptive_speculation=False)
+    engine = tiny_engine(speculation=f"draft:3:{path}", ablation="residual_drafts", adaptive_speculation=False)
     requests = [request(str(seed), output=20, seed=seed, temperature=1.0, logprobs=0) for seed in range(4)]
     drafted = accepted = 0
     for sequence in requests:

@@ -345,7 +345,7 @@ def test_a_setting_is_read_as_it_is_written():
 
 @pytest.mark.parametrize(
     "obstacle",
-    [{"policy": "static"}, {"kv_budget": 8, "enable_prefix_caching": False}, {"attention_window": 8}],
+    [{"attention_window": 8}, {"tensor_parallel_size": 2}],
 )
 def test_what_cannot_draft_is_refused(tiny_config, spelled, obstacle):
     with pytest.raises(ConfigError, match="--speculation draft does not work with"):

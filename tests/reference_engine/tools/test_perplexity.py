@@ -76,12 +76,14 @@ def test_rounding_costs_little_and_saves_what_is_documented(measure):
 
 
 def test_a_budget_reports_what_is_left(measure):
-    exact, budgeted = measure(TOKENS), measure(TOKENS, kv_budget=64, kv_heavy=32)
+    exact, budgeted = measure(TOKENS), measure(TOKENS, ablation="heavy_hitter:64:32")
     assert exact.census is None
     assert budgeted.census.kept_share == pytest.approx((64 + 7) / 199)  # the last boundary is at 192
     assert budgeted.census.compact_bytes < budgeted.census.bytes / 2
     assert budgeted.perplexity != exact.perplexity
-    assert measure(TOKENS, kv_budget=256, kv_heavy=9).nats_per_token == pytest.approx(exact.nats_per_token, abs=1e-5)
+    assert measure(TOKENS, ablation="heavy_hitter:256:9").nats_per_token == pytest.approx(
+        exact.nats_per_token, abs=1e-5
+    )
 
 
 @pytest.mark.parametrize(
@@ -108,7 +110,7 @@ def test_the_command_prints_one_line_of_json(checkpoint_dir, tmp_path, capsys):
     line = ["perplexity", "--model", str(checkpoint_dir), "--text", str(text), "--threads", "1"]
     assert main(line) == 0
     exact = json.loads(capsys.readouterr().out)
-    assert main([*line, "--kv-cache-dtype", "int8", "--kv-budget", "32", "--kv-heavy", "16"]) == 0
+    assert main([*line, "--kv-cache-dtype", "int8", "--ablation", "heavy_hitter:32:16"]) == 0
     budgeted = json.loads(capsys.readouterr().out)
     assert exact["tokens"] == budgeted["tokens"] > 100
     assert exact["perplexity"] > 1

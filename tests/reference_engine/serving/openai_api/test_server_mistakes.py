@@ -98,9 +98,9 @@ def test_more_than_the_pool_holds_is_refused(serve):
 @pytest.mark.parametrize(
     ("settings", "flag"),
     [
-        ({"policy": "static"}, "--policy static"),
-        ({"kv_allocator": "contiguous", "enable_prefix_caching": False}, "--kv-allocator contiguous"),
-        ({"kv_budget": 32, "enable_prefix_caching": False}, "--kv-budget"),
+        ({"ablation": "static_batching"}, "--ablation static_batching"),
+        ({"ablation": "contiguous_cache", "enable_prefix_caching": False}, "--ablation contiguous_cache"),
+        ({"ablation": "heavy_hitter:32:0", "enable_prefix_caching": False}, "--ablation heavy_hitter"),
     ],
 )
 def test_what_a_server_cannot_search_it_refuses_with_the_setting_at_fault(serve, settings, flag):

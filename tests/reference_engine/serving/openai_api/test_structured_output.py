@@ -13,7 +13,7 @@ from bakeoff.reference_engine.errors import RequestError
 from bakeoff.reference_engine.loading.checkpoint import open_checkpoint
 from bakeoff.reference_engine.offline import generate
 from bakeoff.reference_engine.sampling import grammar as grammar_module
-from bakeoff.reference_engine.sampling.grammar import Grammars
+from bakeoff.reference_engine.sampling.grammar import JSON_OBJECT, Grammars
 from tests.reference_engine.server_calls import CHAT, HELLO, TEXT, is_idle, with_server
 
 PERSON = {
@@ -67,7 +67,7 @@ def test_texts_of_a_random_model_match_the_schema(tiny_engine, tokenizer, gramma
 
 
 def test_any_json_object_is_an_object(tiny_engine, tokenizer, grammars):
-    outputs, _ = texts(tiny_engine(), tokenizer, grammars.of_json_object(), count=16)
+    outputs, _ = texts(tiny_engine(), tokenizer, grammars.of_json_schema(JSON_OBJECT), count=16)
     assert outputs
     assert all(isinstance(json.loads(text), dict) for text in outputs)
 
