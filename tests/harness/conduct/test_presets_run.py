@@ -145,8 +145,9 @@ def test_sessions_of_every_preset_have_the_lengths_that_they_say(real: dict[str,
 @pytest.mark.model
 def test_primed_and_warm_trials_hit_what_they_declare(real: dict[str, Trial]) -> None:
     shared = 80 - 16  # a fifth of the preset's system prompt, in whole blocks
-    cold, primed = sent(real["cold"])[0], next(r for r in sent(real["primed"]) if r.phase is Phase.MEASURED)
-    assert (cold.cached_tokens or 0) <= HEAD_TOKENS
+    primed = next(r for r in sent(real["primed"]) if r.phase is Phase.MEASURED)
+    # The one that the engine computed first, which need not be the one that was sent first.
+    assert min(request.cached_tokens or 0 for request in sent(real["cold"])) <= HEAD_TOKENS
     assert (primed.cached_tokens or 0) >= shared
     assert (primed.cached_tokens or 0) < (primed.prompt_tokens or 0) - 32
     for request in (request for request in sent(real["warm"]) if request.phase is Phase.MEASURED):
