@@ -9,6 +9,7 @@ from bakeoff.reference_engine.errors import ConfigError
 
 FLAG = "--ablation"
 _SLOWEST = 10.0
+_PLAIN = {"static_batching", "contiguous_cache", "streaming_sinks", "residual_drafts"}
 SPELLINGS = (
     "static_batching, contiguous_cache (memory for the longest sequence at once), heavy_hitter:TOKENS:HEAVY (a cache "
     "that keeps TOKENS, HEAVY of them by attention, else the latest), streaming_sinks (right before the window), "
@@ -61,15 +62,13 @@ class Ablations:
         for part in filter(None, text.split(",")):
             name, *numbers = part.split(":")
             with contextlib.suppress(ValueError):
-                match name, [float(number) for number in numbers]:
-                    case "static_batching" | "contiguous_cache" | "streaming_sinks" | "residual_drafts", []:
-                        found[name] = True
-                    case "heavy_hitter", [total, heavy] if 0 <= heavy < total < math.inf:
-                        found[name] = Budget(int(total), int(heavy))
-                    case "slow", [share] if 0 <= share <= _SLOWEST:
-                        found[name] = share
-                    case _:
-                        pass
+                values = [float(number) for number in numbers]
+                if name in _PLAIN and not values:
+                    found[name] = True
+                elif name == "heavy_hitter" and len(values) == 2 and 0 <= values[1] < values[0] < math.inf:
+                    found[name] = Budget(*map(int, values))
+                elif name == "slow" and len(values) == 1 and 0 <= values[0] <= _SLOWEST:
+                    found[name] = values[0]
             if name not in found:
                 raise ConfigError(f"{FLAG} {part} is not among {SPELLINGS}")
         return cls(**found)  # pyright: ignore[reportArgumentType]  (each by the case above)
@@ -87,9 +86,7 @@ class Ablations:
 
 
 EXCLUDED = {
-    "static_batching": {
-        "--speculation": "its batches advance in lockstep",
-    },
+    "static_batching": {"--speculation": "its batches advance in lockstep"},
     "contiguous_cache": {
         "--enable-prefix-caching": "every sequence has memory of its own, so nothing can be shared",
         "--attention-window": "it cannot give memory back while a sequence grows",

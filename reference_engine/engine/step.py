@@ -225,13 +225,7 @@ class Engine:
             # A later step has taken the blocks of some: to come back, these need their token on the host.
             excluded |= of_oldest - {request.request_id for request in self._scheduler.running}
         chunks = [chunk for chunk in oldest.step.chunks if self._scheduler.has(chunk.request)]
-        # Cancelled requests count too: the runner has sampled the whole batch on the host if one of them needed that.
-        needs_tokens = any(
-            chunk.drafts or chunk.request.siblings or chunk.request.sampling.needs_host
-            for chunk in oldest.step.chunks
-            if chunk.is_sampled
-        )
-        if needs_tokens or not chunks:
+        if not chunks or _is_needed_on_host(oldest.step):
             return False
         for chunk in chunks:
             if chunk.is_sampled and chunk.request.request_id not in excluded:
@@ -248,13 +242,53 @@ class Engine:
 
     def _settle(self, launched: "_Launched") -> StepReport:
         """Collects a step and returns its tokens."""
-        scheduler, step, fresh = self._scheduler, launched.step, launched.fresh
+        scheduler, fresh = self._scheduler, launched.fresh
         tokens = iter(self._guarded(launched.results.collect))
         now_s = self._clock()
-        outputs: list[TokenOutput] = []
-        prompt_tokens = 0
-        verified: list[tuple[Chunk, int]] = []
-        for chunk in step.chunks:
+        outputs, prompt_tokens, verified = self._settle_chunks(launched.step.chunks, tokens, now_s)
+        if next(tokens, None) is not None:
+            raise EngineBugError("more tokens were sampled than there are output sequences")
+        scheduler.release_unseen()
+        self._free_ended(verified)
+        self._num_steps += 1
+        ended_s = self._clock()
+        duration_s = ended_s - max(launched.planned_s, self._settled_s)
+        self._settled_s = ended_s
+        if self._speculator is not None:
+            self._speculator.observe_step(launched.step.chunks, duration_s)
+        return StepReport(
+            outputs=outputs,
+            duration_s=duration_s,
+            times=StepTimes(launched.planned_s, launched.launched_s, now_s, launched.results.computed_s),
+            computed_tokens=launched.computed_tokens,
+            prompt_tokens=prompt_tokens,
+            queue_times_s=[launched.planned_s - each.arrival_s for each in fresh if each.arrival_s is not None],
+            preemptions=launched.preemptions,
+            swaps=launched.swaps,
+            looked_up_tokens=sum([request.prompt_len for request in fresh if request.num_cached_tokens is not None]),
+            cached_tokens=sum([request.num_cached_tokens or 0 for request in fresh]),
+            evicted_blocks=launched.evicted_blocks,
+            drafted=_by_place(len(chunk.drafts) for chunk, _ in verified),
+            accepted=_by_place(count for _, count in verified),
+            arrived=scheduler.num_arrived,
+            running=scheduler.num_running,
+            waiting=scheduler.num_waiting,
+            free_seats=scheduler.free_seats,
+            used_blocks=scheduler.cache.num_used,
+            occupancy=None if self._num_steps % self._occupancy_steps else scheduler.occupancy(),
+        )
+
+    def _settle_chunks(
+        self, chunks: Sequence[Chunk], tokens: Iterator[Tokens], now_s: float
+    ) -> tuple[list[TokenOutput], int, list[tuple[Chunk, int]]]:
+        """Gives chunks the next `tokens`, one for each output sequence.
+
+        Returns:
+            Outputs; tokens of prompts that are computed; verified chunks, each with its accepted drafts.
+        """
+        scheduler = self._scheduler
+        outputs, verified, prompt_tokens = list[TokenOutput](), list[tuple[Chunk, int]](), 0
+        for chunk in chunks:
             request = chunk.request
             if not scheduler.has(request):  # ended or cancelled while this was in flight
                 for _ in request.output_sequences if chunk.is_sampled else ():
@@ -281,39 +315,7 @@ class Engine:
             if chunk.drafts:
                 verified.append((chunk, len(new) - 1))
             outputs += self._next_tokens(request, new, last_s, now_s)
-        if next(tokens, None) is not None:
-            raise EngineBugError("more tokens were sampled than there are output sequences")
-        scheduler.release_unseen()
-        self._free_ended(verified)
-        self._num_steps += 1
-        ended_s = self._clock()
-        duration_s = ended_s - max(launched.planned_s, self._settled_s)
-        self._settled_s = ended_s
-        if self._speculator is not None:
-            self._speculator.observe_step(step.chunks, duration_s)
-        return StepReport(
-            outputs=outputs,
-            duration_s=duration_s,
-            times=StepTimes(launched.planned_s, launched.launched_s, now_s, launched.results.computed_s),
-            computed_tokens=launched.computed_tokens,
-            prompt_tokens=prompt_tokens,
-            queue_times_s=[
-                launched.planned_s - request.arrival_s for request in fresh if request.arrival_s is not None
-            ],
-            preemptions=launched.preemptions,
-            swaps=launched.swaps,
-            looked_up_tokens=sum([request.prompt_len for request in fresh if request.num_cached_tokens is not None]),
-            cached_tokens=sum([request.num_cached_tokens or 0 for request in fresh]),
-            evicted_blocks=launched.evicted_blocks,
-            drafted=_by_place(len(chunk.drafts) for chunk, _ in verified),
-            accepted=_by_place(count for _, count in verified),
-            arrived=scheduler.num_arrived,
-            running=scheduler.num_running,
-            waiting=scheduler.num_waiting,
-            free_seats=scheduler.free_seats,
-            used_blocks=scheduler.cache.num_used,
-            occupancy=None if self._num_steps % self._occupancy_steps else scheduler.occupancy(),
-        )
+        return outputs, prompt_tokens, verified
 
     def _free_ended(self, verified: Sequence[tuple[Chunk, int]] = ()) -> None:
         """Frees the data of requests that have ended, after the speculator has counted their accepted drafts."""
@@ -376,6 +378,18 @@ class Engine:
         gap_s, phases = None if last_s is None else now_s - last_s, Phases.of(request, now_s)
         prompt = self._sampler.prompts.take(request.request_id) if last_s is None else None
         return TokenOutput(request.request_id, token, reason, gap_s, phases, request.num_cached_tokens, prompt)
+
+
+def _is_needed_on_host(step: Step) -> bool:
+    """Whether a token of the step must be known before another step is planned.
+
+    Cancelled requests count too: the runner has sampled the whole batch on the host if one of them needed that.
+    """
+    return any(
+        chunk.drafts or chunk.request.siblings or chunk.request.sampling.needs_host
+        for chunk in step.chunks
+        if chunk.is_sampled
+    )
 
 
 def _by_place(counts: Iterable[int]) -> list[int]:
