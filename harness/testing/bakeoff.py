@@ -4,7 +4,7 @@ import itertools
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, cast
 
 from bakeoff.harness.cli.commands.bench import bench
 from bakeoff.harness.cli.commands.run import run
@@ -16,6 +16,17 @@ from bakeoff.results.metrics.objectives import objectives
 
 if TYPE_CHECKING:
     from bakeoff.harness.cli.options import Source
+
+_P = ParamSpec("_P")
+
+
+def _with_parameters_of(_: Callable[_P, Run]) -> Callable[[Callable[..., Measured]], "_Method[_P]"]:
+    """Type a method that passes all parameters of a function on."""
+    return lambda method: cast("_Method[_P]", method)
+
+
+class _Method(Protocol[_P]):
+    def __call__(self, *arguments: _P.args, **options: _P.kwargs) -> Measured: ...
 
 
 class Bakeoff:
@@ -51,7 +62,8 @@ class Bakeoff:
         __tracebackhide__ = True
         return self._measured(lambda: run(experiment, out=self._out))
 
-    def bench(self, **options: Any) -> Measured:  # noqa: ANN401  (typed where they arrive)
+    @_with_parameters_of(bench)
+    def bench(self, *arguments: Any, **options: Any) -> Measured:  # noqa: ANN401  (those of the function)
         """Measure a running server; takes the parameters of ``bakeoff.bench``.
 
         Raises:
@@ -59,7 +71,7 @@ class Bakeoff:
         """
         __tracebackhide__ = True
         given: dict[str, Any] = {"name": self._name, "out": self._out} | options
-        return self._measured(lambda: bench(**given))
+        return self._measured(lambda: bench(*arguments, **given))
 
     def _measured(self, measure: Callable[[], Run]) -> Measured:
         __tracebackhide__ = True

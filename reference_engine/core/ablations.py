@@ -71,7 +71,7 @@ class Ablations:
                     found[name] = values[0]
             if name not in found:
                 raise ConfigError(f"{FLAG} {part} is not among {SPELLINGS}")
-        return cls(**found)  # pyright: ignore[reportArgumentType]  (each by the case above)
+        return cls(**found)  # pyright: ignore[reportArgumentType]  (each value by its name above)
 
     @property
     def flag_without_forks(self) -> str | None:
