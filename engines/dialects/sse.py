@@ -17,6 +17,7 @@ DONE = b"[DONE]"
 """The ``data`` behind the last event of an OpenAI stream."""
 _DONE_WORDS = frozenset({DONE, b"DONE"})
 _LONGEST_DONE = 12
+_SHORTEST_WHOLE = len(b"data: \n\n") + _LONGEST_DONE + 1
 _OTHER_FIELDS = frozenset({b"", b"id", b"retry"})
 _MAX_STRAY_BYTES = 1000
 
@@ -45,6 +46,8 @@ class SseParser:
         events: list[bytes] = []
         if not chunk:
             return events
+        if (whole := self._whole(chunk)) is not None:
+            return [whole]
         if self._after_cr:
             self._after_cr = False
             if chunk[0] == 0x0A:  # the second half of a CRLF that was split between two reads
@@ -60,6 +63,15 @@ class SseParser:
             self._line.clear()
         self._line += lines[-1]
         return events
+
+    def _whole(self, chunk: bytes) -> bytes | None:
+        """The ``data`` of a read that is one plain event, as most are; None for any other read."""
+        if not chunk.startswith(b"data: ") or chunk.find(b"\n") != len(chunk) - 2 or not chunk.endswith(b"\n\n"):
+            return None
+        if self._line or self._data or self._type or self._after_cr or len(chunk) < _SHORTEST_WHOLE or b"\r" in chunk:
+            return None
+        self._is_first_line = False
+        return chunk[6:-2]
 
     def rest(self) -> list[bytes]:
         """The ``data`` of events that have no blank line behind them, at the end of a stream."""

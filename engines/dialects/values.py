@@ -1,5 +1,6 @@
 """JSON values as servers send them: a field of another type than documented is absent, so that it fails no answer."""
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -39,6 +40,11 @@ def number(value: Any) -> float | None:  # noqa: ANN401
         return None
 
 
+@functools.cache
+def _parts(path: str) -> list[str]:
+    return path.split(".")
+
+
 def first_count(value: Mapping[str, Any], *paths: str) -> int | None:
     """The first of several counts that is there.
 
@@ -47,7 +53,7 @@ def first_count(value: Mapping[str, Any], *paths: str) -> int | None:
         paths: names of fields; a dot leads into an object.
     """
     for path in paths:
-        *outer, name = path.split(".")
+        *outer, name = _parts(path)
         holder = value
         for part in outer:
             holder = mapping(holder.get(part))

@@ -134,6 +134,10 @@ class Reads(Protocol):
         ...
 
 
+_COUNTED = (Usage, TokenDelta)
+"""Events with counts; a union would be made anew for each event."""
+
+
 class _Identified(msgspec.Struct):
     id: str | None = None
 
@@ -193,9 +197,11 @@ def _read_payload(decoded: DecodedStream, t_ns: int, reader: EventReader, data: 
         return
     decoded.is_done = data.startswith(DONE)
     decoded.last_event_ns = t_ns
+    ends = has_tokens = False
     for event in events:
         _add(decoded, t_ns, event)
-    if any(isinstance(event, Finish) for event in events) and not any(isinstance(e, TokenDelta) for e in events):
+        ends, has_tokens = ends or isinstance(event, Finish), has_tokens or isinstance(event, TokenDelta)
+    if ends and not has_tokens:
         decoded.is_continued = False
     if isinstance(data, ErrorData):
         decoded.fault = decoded.fault or f"the server reports an error: {clip(data)}"
@@ -250,7 +256,7 @@ def _events(reader: EventReader, data: bytes) -> list[Event]:
 
 
 def _add(decoded: DecodedStream, t_ns: int, event: Event) -> None:
-    if isinstance(event, Usage | TokenDelta) and (problem := impossible_count(event)):
+    if isinstance(event, _COUNTED) and (problem := impossible_count(event)):
         decoded.fault = decoded.fault or problem
         return
     match event:
