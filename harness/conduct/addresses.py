@@ -62,11 +62,6 @@ def running_addresses(engine: Engine) -> tuple[RunningAddress, ...]:
     )
 
 
-def urls_of(engine: Engine) -> list[str]:
-    """Every address at which a server of an engine must listen; none if it is launched."""
-    return [address.url for address in addresses_of(engine)]
-
-
 def targets_at(addresses: Sequence[RunningAddress]) -> tuple[Target, ...]:
     """Where the client's requests go."""
     return tuple(

@@ -11,9 +11,9 @@ from typing import Any
 from msgspec import structs
 
 from bakeoff.engines import EngineError
+from bakeoff.engines.base import addresses_of
 from bakeoff.engines.errors import EngineDied, NotReady
 from bakeoff.engines.secrets import masked
-from bakeoff.harness.conduct.addresses import urls_of
 from bakeoff.harness.conduct.engine_start import EngineUnderTest
 from bakeoff.harness.conduct.policies import Done, Policy
 from bakeoff.harness.conduct.preparation import Preparation
@@ -163,9 +163,9 @@ class Conductor:
         self._append(EngineStarting(engine=label, turn=planned.turn, start=number))
         log, port = self._run.engine_log(label, number), self._experiment.engine(label).port
         engine = preparation.engines[label]
-        for url in urls_of(engine):
+        for address in addresses_of(engine):
             if not self._experiment.client.ray:  # workers elsewhere may reach what this machine cannot
-                await self._world.require_listener(url)
+                await self._world.require_listener(address.url)
         stack = contextlib.AsyncExitStack()
         replicas = self._replicas(label)
         starting = self._world.started(engine, label, preparation.model, port, log, replicas=replicas)

@@ -17,8 +17,8 @@ import msgspec
 from rich.console import Console
 
 from bakeoff.engines import pick_port
+from bakeoff.engines.base import addresses_of
 from bakeoff.engines.secrets import conceal_environment, masked, masked_data
-from bakeoff.harness.conduct.addresses import urls_of
 from bakeoff.harness.conduct.conductor import Conductor
 from bakeoff.harness.conduct.policies import Policy
 from bakeoff.harness.conduct.policies.capacity_search import CapacitySearch
@@ -143,8 +143,8 @@ async def _rehearsed(experiment: Experiment, folder: RunFolder) -> None:
                 if not engine.url:
                     engine.launch(pick_port())
                 elif not experiment.client.ray:  # workers elsewhere may reach what this machine cannot
-                    for url in urls_of(engine):
-                        await world.require_listener(url)
+                    for address in addresses_of(engine):
+                        await world.require_listener(address.url)
             for load in experiment.loads:
                 await world.in_thread(preparation.planner.traffic, load, 1, experiment.engines[0].name)
 

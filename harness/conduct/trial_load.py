@@ -118,7 +118,7 @@ class TrialLoad:
         under_test, traffic, folder = self._under_test, self._traffic, self._folder
         limits, load = self._experiment.trial, self._plan.load
         await asyncio.sleep(limits.idle_s)
-        self.was_reset = limits.cache is not Cache.WARM and await self._reset_caches()
+        self.was_reset = limits.cache is not Cache.WARM and await reset_caches(under_test.engine, under_test.addresses)
         sent = 0
         if not isinstance(traffic, PlayedTraffic):
             for target in targets_at(under_test.addresses):
@@ -153,7 +153,8 @@ class TrialLoad:
         streams = [stream for stream in self._folder.read_streams() if stream.phase is Phase.MEASURED]
         busy_ns = sum(stream.ended_ns - stream.planned_ns for stream in streams)
         in_flight = round(busy_ns / max(1, record.window.end_ns - record.window.start_ns))
-        await self._reset_caches()  # the prompts are the trial's
+        # The prompts are the trial's.
+        await reset_caches(self._under_test.engine, self._under_test.addresses)
         self._nonce = new_nonce()  # and so are their indices
         order = self._order(Closed(record.load.concurrency or max(1, in_flight), LOAD_S), Phase.TAIL)
         return await self._fleet.load(order, self._encoded(self._traffic.window, 0), folder)
@@ -268,10 +269,6 @@ class TrialLoad:
             if config.replica_header
             else None,
         )
-
-    async def _reset_caches(self) -> bool:
-        under_test = self._under_test
-        return await reset_caches(under_test.engine, under_test.addresses)
 
 
 def format_of(config: EngineConfig) -> Format:

@@ -11,7 +11,7 @@ from typing import Any
 import psutil
 
 from bakeoff.harness.host.gpu import open_gpus
-from bakeoff.harness.version import version
+from bakeoff.harness.version import checkout, version
 from bakeoff.results.log.run_log import Source
 
 _CI = (
@@ -44,8 +44,12 @@ def machine(recorded: dict[str, Any]) -> dict[str, Any]:
 
 
 def git_commit() -> str | None:
-    """Commit of the checkout that this package runs from, with ``+`` if it has changes; None outside a checkout."""
-    return _commit(Path(__file__).parent)
+    """Commit of the checkout that this package runs from, with ``+`` if it has changes; None outside a checkout.
+
+    An installed package may lie in a venv inside another project's repository, whose commit this is not.
+    """
+    folder = checkout()
+    return _commit(folder) if folder is not None and (folder / ".git").exists() else None
 
 
 def source(folder: Path, variables: Mapping[str, str]) -> Source | None:

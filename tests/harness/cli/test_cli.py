@@ -25,8 +25,10 @@ from bakeoff.harness.cli.commands import bench
 from bakeoff.harness.cli.guarded import RENAMED, guarded
 from bakeoff.harness.conduct.world import inside
 from bakeoff.harness.experiment.config import Experiment, TrialConfig
+from bakeoff.harness.host import environment
 from bakeoff.harness.virtual import VirtualEngine, VirtualWorld
 from bakeoff.results.errors import NotWritable, RunUnreadable
+from bakeoff.results.records import SCHEMA_VERSION
 from tests.results.builders import Sheet, build_run
 from tests.workloads.small_tokenizers import checkpoint
 
@@ -68,8 +70,10 @@ def test_the_version_is_that_of_the_checkout_else_of_the_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     hatch = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]
+    monkeypatch.setattr(environment, "git_commit", lambda: "123456789abc+")
     assert in_process("--version") == 0
-    assert capsys.readouterr().out == f"{hatch['version']['fallback-version']}\n"
+    said = f"{hatch['version']['fallback-version']} (schema {SCHEMA_VERSION} of runs, commit 123456789abc+)\n"
+    assert capsys.readouterr().out == said
     monkeypatch.setattr(version, "__file__", str(tmp_path / "site-packages/bakeoff/harness/version.py"))
     assert version.version() == metadata.version("bakeoff")
     (tmp_path / "site-packages").mkdir()

@@ -3,7 +3,10 @@
 import subprocess
 from pathlib import Path
 
-from bakeoff.harness.host.environment import source
+import pytest
+
+from bakeoff.harness import version
+from bakeoff.harness.host.environment import git_commit, source
 from bakeoff.results.log.run_log import Source
 
 
@@ -25,6 +28,19 @@ def test_the_checkout_in_which_it_was_started(tmp_path: Path) -> None:
     assert source(tmp_path, {}) == Source(f"{commit}+", "topic")
     git(tmp_path, "checkout", "--detach")
     assert source(tmp_path, {}) == Source(f"{commit}+", None)
+
+
+def test_a_package_in_the_venv_of_another_project_has_no_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    git(tmp_path, "init", "-b", "topic")
+    git(tmp_path, "commit", "--allow-empty", "-m", "first")
+    monkeypatch.setattr(version, "__file__", str(tmp_path / ".venv/site-packages/bakeoff/harness/version.py"))
+    assert git_commit() is None
+    (tmp_path / "harness").mkdir()
+    (tmp_path / "pyproject.toml").write_text('project = { name = "bakeoff" }')
+    monkeypatch.setattr(version, "__file__", str(tmp_path / "harness/version.py"))
+    assert git_commit() == git(tmp_path, "rev-parse", "--short=12", "HEAD")
 
 
 def test_ci_knows_better(tmp_path: Path) -> None:
