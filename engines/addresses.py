@@ -1,6 +1,5 @@
 """Addresses of one running engine: which of them get requests, and how the client divides its requests among them."""
 
-import contextlib
 import re
 from collections.abc import Sequence
 from enum import StrEnum
@@ -74,10 +73,13 @@ class ReplicaHeader(msgspec.Struct, frozen=True):
         That is the last one of several, as after a router's second attempt. A name that is no address is a label.
         """
         name = value.rpartition(",")[2].strip()
-        with contextlib.suppress(BadOption):
-            address = endpoint(name if "://" in name else f"http://{name}")
-            return self.labels.get(address.place) or self.labels.get(address.authority, name)
-        return name
+        if name in self.labels:  # at once, because this is read while answers arrive
+            return self.labels[name]
+        try:
+            address = endpoint(f"http://{name.rpartition('://')[2]}")
+        except BadOption:
+            return name
+        return self.labels.get(address.place) or self.labels.get(address.authority, name)
 
 
 def replica_header_of(name: str, addresses: Sequence[Address]) -> ReplicaHeader:

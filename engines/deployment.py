@@ -218,7 +218,7 @@ def _secrets_in(url: str) -> list[str]:
     try:
         address = endpoint(url)
     except BadOption:  # a password or a key is somewhere in it
-        return [url] if {"@", "?"} & set(url) else []
+        return [url.strip()] if {"@", "?"} & set(url) else []  # as the error quotes it
     user = None if address.password else address.user
     named = [value for name, value in urllib.parse.parse_qsl(address.query) if names_secret(name)]
     own = [form for text in (user, address.password) if text for form in (text, urllib.parse.unquote(text))]

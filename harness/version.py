@@ -1,5 +1,6 @@
 """Bakeoff's version."""
 
+import functools
 import tomllib
 from importlib import metadata
 from pathlib import Path
@@ -21,6 +22,7 @@ def checkout() -> Path | None:
     return folder if _project(folder).get("project", {}).get("name") == _NAME else None
 
 
+@functools.cache
 def _project(folder: Path) -> dict[str, Any]:
     file = folder / "pyproject.toml"
     return tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}

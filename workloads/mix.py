@@ -42,12 +42,12 @@ class Mix:
         self._ends = [end / total for end in itertools.accumulate(part.weight for part in parts)]
 
     def sessions(self, tokenizer: Tokenizer, seed: Seed) -> Iterator[Session]:
-        """They end with the first class that has no more."""
+        """Sessions of all classes, until one of them has no more."""
         sources = [self._sessions_of(number, tokenizer, seed) for number in range(len(self._parts))]
         return self._in_order(sources, seed)
 
     def shapes(self, seed: Seed) -> Iterator[SessionShape] | None:
-        """None if a class states none."""
+        """The shapes of all classes; None if a class states none."""
         stated = [
             part.workload.shapes(_seed_of(part, seed)) if isinstance(part.workload, SupportsShapes) else None
             for part in self._parts
@@ -80,7 +80,7 @@ class Mix:
         return type(self)(parts, in_turn=self._in_turn)
 
     def primers(self, tokenizer: Tokenizer, seed: Seed) -> Iterator[Session]:
-        """Classes without shared prompts have none."""
+        """Primers of the classes whose prompts are shared."""
         for number, part in enumerate(self._parts):
             if isinstance(part.workload, SupportsPrimers):
                 for session in part.workload.primers(tokenizer, _seed_of(part, seed)):

@@ -32,7 +32,7 @@ class Oracle(NgramDrafter):
         super().__init__()
         self.answers: dict[tuple[int, ...], list[int]] = {}  # by prompt
 
-    def draft(self, request: Request, num_tokens: int) -> tuple[Sequence[int], int]:
+    def draft(self, request: Request, num_tokens: int) -> tuple[Sequence[int], int]:  # noqa: D102
         tokens = request.token_ids
         answer = self.answers[tuple(tokens[: request.prompt_len])]
         rest = answer[request.num_output :][:num_tokens]

@@ -251,7 +251,7 @@ class LlamaCppEngine(GgufEngine):
         return ["-c", str(spec.max_model_len * slots), "-np", str(slots)]
 
     def settings_in(self, description: Mapping[str, Any]) -> dict[str, Any]:
-        """Its type of file is that of the weights, in any width."""
+        """The type of the file gives that of the weights: ``dtype`` if they are not quantised."""
         kind = description.get("model_ftype")
         weights = {"dtype": _DTYPES[kind]} if kind in _DTYPES else {"quantization": kind} if kind else {}
         return {**weights, **super().settings_in(description)}

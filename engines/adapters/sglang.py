@@ -195,7 +195,7 @@ class SglangEngine(ServerEngine):
         return await server.post(f"/flush_cache?timeout={_FLUSH_WAIT_S}")
 
     def settings_in(self, description: Mapping[str, Any]) -> dict[str, Any]:
-        """It reports whether the prefix cache is off."""
+        """SGLang reports whether the prefix cache is off, not whether it is on."""
         settings = super().settings_in(description)
         off = description.get("disable_radix_cache")
         return settings if off is None else {**settings, "enable_prefix_caching": not off}

@@ -276,7 +276,7 @@ class VllmEngine(ServerEngine):
         return traces
 
     def settings_in(self, description: Mapping[str, Any]) -> dict[str, Any]:
-        """Metrics' labels are text, types have torch's names."""
+        """Labels of metrics are text, and types have torch's names; both are read as plain values."""
         settings = super().settings_in(description)
         return {name: _plain_value(value) for name, value in settings.items()}
 

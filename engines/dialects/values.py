@@ -41,8 +41,8 @@ def number(value: Any) -> float | None:  # noqa: ANN401
 
 
 @functools.cache
-def _parts(path: str) -> list[str]:
-    return path.split(".")
+def _parts(path: str) -> tuple[str, ...]:
+    return tuple(path.split("."))
 
 
 def first_count(value: Mapping[str, Any], *paths: str) -> int | None:

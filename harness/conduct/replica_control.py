@@ -103,7 +103,7 @@ class LaunchedControl:
         await asyncio.to_thread(_kill, await self.find())
 
     async def is_back(self) -> bool:
-        """Only the harness starts it."""
+        """False: only the harness starts it."""
         return False
 
     async def start(self, command: Sequence[str], limit_s: float) -> Server:  # noqa: ARG002

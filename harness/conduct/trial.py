@@ -200,10 +200,9 @@ class TrialRunner:
 
     def _described(self, under_test: EngineUnderTest) -> EngineDescription:
         """The engine with the rule by which the client divides its requests."""
-        if len(targets_at(under_test.addresses)) == 1:
-            return under_test.description
-        balance = self._experiment.engine(under_test.description.label).division
-        return msgspec.structs.replace(under_test.description, balance=balance.value)
+        division = self._experiment.engine(under_test.description.label).division
+        is_divided = len(targets_at(under_test.addresses)) > 1  # late ones count, too
+        return msgspec.structs.replace(under_test.description, balance=division.value if is_divided else None)
 
     async def _unless_death(
         self, under_test: EngineUnderTest, work: Coroutine[Any, Any, LoadResult], faults: FaultInjector

@@ -1,15 +1,12 @@
 """What `--ablation` takes out of the engine or replaces, to be compared with, and what each excludes."""
 
-import contextlib
 import dataclasses
-import math
 from typing import NamedTuple
 
 from bakeoff.reference_engine.errors import ConfigError
 
 FLAG = "--ablation"
 _SLOWEST = 10.0
-_PLAIN = {"static_batching", "contiguous_cache", "streaming_sinks", "residual_drafts"}
 SPELLINGS = (
     "static_batching, contiguous_cache (memory for the longest sequence at once), heavy_hitter:TOKENS:HEAVY (a cache "
     "that keeps TOKENS, HEAVY of them by attention, else the latest), streaming_sinks (right before the window), "
@@ -61,17 +58,11 @@ class Ablations:
         found: dict[str, bool | float | Budget] = {}
         for part in filter(None, text.split(",")):
             name, *numbers = part.split(":")
-            with contextlib.suppress(ValueError):
-                values = [float(number) for number in numbers]
-                if name in _PLAIN and not values:
-                    found[name] = True
-                elif name == "heavy_hitter" and len(values) == 2 and 0 <= values[1] < values[0] < math.inf:
-                    found[name] = Budget(*map(int, values))
-                elif name == "slow" and len(values) == 1 and 0 <= values[0] <= _SLOWEST:
-                    found[name] = values[0]
-            if name not in found:
-                raise ConfigError(f"{FLAG} {part} is not among {SPELLINGS}")
-        return cls(**found)  # pyright: ignore[reportArgumentType]  (each value by its name above)
+            value = _value(name, numbers)
+            if value is None or name in found:
+                raise ConfigError(f"{FLAG} {part} is not among these, each given once: {SPELLINGS}")
+            found[name] = value
+        return cls(**found)  # pyright: ignore[reportArgumentType]  (each value by its name)
 
     @property
     def flag_without_forks(self) -> str | None:
@@ -83,6 +74,21 @@ class Ablations:
         if self.heavy_hitter:
             return f"{FLAG} heavy_hitter"
         return f"{FLAG} contiguous_cache" if self.contiguous_cache else None
+
+
+def _value(name: str, numbers: list[str]) -> bool | float | Budget | None:
+    """What a part of the option gives to the field of its name; None if it is not one of `SPELLINGS`."""
+    try:
+        if name == "heavy_hitter":
+            total, heavy = map(int, numbers)
+            return Budget(total, heavy) if 0 <= heavy < total else None
+        if name == "slow":
+            (share,) = map(float, numbers)
+            return share if 0 <= share <= _SLOWEST else None
+    except ValueError:  # another number of them, or no numbers
+        return None
+    is_plain = any(field.name == name for field in dataclasses.fields(Ablations))
+    return True if is_plain and not numbers else None
 
 
 EXCLUDED = {

@@ -171,7 +171,7 @@ class _Model:
         return ChangePoint(right.first, math.exp(before), math.exp(after), p_value)
 
     def detectable(self, segments: Sequence[Segment]) -> float | None:
-        """A step that hides in the variance makes it large."""
+        """The smallest step that would be found; one that hides in the variance makes it large."""
         first, *others = segments
         if others or first.is_line:
             return None

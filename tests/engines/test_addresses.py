@@ -72,6 +72,8 @@ def test_combinations_that_make_no_sense_are_told_in_one_line(given: dict[str, A
     [
         ("a:1", "a:1"),
         ("http://a:1/v1", "a:1"),
+        ("grpc://a:1", "a:1"),
+        ("[::1", "[::1"),
         ("c:3, a:1", "a:1"),
         ("a:7/one/", "http://a:7/one"),
         ("worker-7", "worker-7"),

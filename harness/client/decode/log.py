@@ -65,7 +65,7 @@ class Decoder(Protocol):
     """A node that decodes parts, while it has no load."""
 
     async def decode(self, setup: bytes, frames: bytes) -> bytes | None:
-        """None also if the node is lost."""
+        """The result of :func:`decoded_lines`; None also if the node is lost."""
         ...
 
 

@@ -97,7 +97,7 @@ class Forwarder:
         (self._folder / name).unlink(missing_ok=True)
 
     def decode(self, setup: bytes, frames: bytes) -> bytes | None:
-        """Only while there is no load."""
+        """Decode a part of a log, which only a node without a load is asked for."""
         from bakeoff.harness.client.decode.log import decoded_lines  # noqa: PLC0415  (it loads the dialects)
 
         return decoded_lines(setup, frames)

@@ -70,6 +70,24 @@ def test_cuts_change_nothing_in_any_stream_of_delimiters(stream: bytes, data: st
     assert parse(*cut(stream, places)) == parse(stream)
 
 
+WHOLE = [
+    b'data: {"text": "of a whole event"}\n\n', b"data: [DONE]\n\n", b'data: "DONE"\n\n',
+    b"event: a type without data\n\n", b"data: a line that\rends early\n\n",
+]  # fmt: skip
+BEFORE = [b"", b"data: lines\n", b"event: error\n", b"event: ping\n", b"\xef\xbb\xbf", b"data: of a CR\r", b"stray"]
+
+
+@pytest.mark.parametrize("after", [b"", b"\xef\xbb\xbfdata: no mark here\n\n"])
+@pytest.mark.parametrize("read", WHOLE)
+@pytest.mark.parametrize("before", BEFORE)
+def test_a_read_that_is_a_whole_event_is_what_its_bytes_are(before: bytes, read: bytes, after: bytes) -> None:
+    whole, bytewise = SseParser(), SseParser()
+    events = [event for part in (before, read, after) for event in whole.feed(part)]
+    same = [event for byte in before + read + after for event in bytewise.feed(bytes([byte]))]
+    assert [(type(event), event) for event in events] == [(type(event), event) for event in same]
+    assert (whole.rest(), whole.stray) == (bytewise.rest(), bytewise.stray)
+
+
 def test_a_crlf_split_between_reads_is_one_line_ending() -> None:
     """Counted as two line endings, it would end the event between its lines."""
     assert parse(b"data: a\r", b"\ndata: b\r", b"\n\r", b"\n") == [b"a\nb"]
