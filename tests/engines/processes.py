@@ -16,7 +16,12 @@ from bakeoff.engines import Access, Launch, Server, launched, pick_port
 
 def own_children() -> list[psutil.Process]:
     """This process's children that have not ended: another test's may not have been waited for yet."""
-    return [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+    running: list[psutil.Process] = []
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.NoSuchProcess):  # it may end between the two questions
+            if child.status() != psutil.STATUS_ZOMBIE:
+                running.append(child)
+    return running
 
 
 FAKE_ENGINE = r'''

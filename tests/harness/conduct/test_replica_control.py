@@ -19,6 +19,7 @@ from bakeoff.harness.conduct.replica_control import AddressControl, LaunchedCont
 from bakeoff.harness.errors import FaultFailed
 from bakeoff.harness.experiment.faults import Fault
 from bakeoff.results.records import FaultAction
+from tests.engines.processes import Held
 
 
 def server(port: int) -> list[str]:
@@ -144,8 +145,9 @@ def test_a_server_that_comes_back_by_itself_is_not_started_again(tmp_path: Path)
         begin = ["sh", "-c", f"kill $1; setsid {again} &", "-", str(listener.pid)]
         fault = Fault(FaultAction.RESTART, 0.0, 9.0, begin=begin, end=["false"])
         injector = injecting(fault, control)
-        injector.opened(time.monotonic_ns())
-        await until(lambda: not listener.is_running() or listener.status() == psutil.STATUS_ZOMBIE)
+        with Held(listener.pid) as held:
+            injector.opened(time.monotonic_ns())
+            await until(lambda: not held.alive())
         (record,) = await injector.finish()
         assert (record.error, record.ended_ns) == (None, record.begun_ns)
         await control.kill((), ())
