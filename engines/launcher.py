@@ -20,9 +20,10 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
+from bakeoff import system
 from bakeoff.engines import guard, memory
 from bakeoff.engines.access import Access
-from bakeoff.engines.errors import EngineDied, NotReady, OutOfMemory, PortInUse
+from bakeoff.engines.errors import EngineDied, NotInstalled, NotReady, OutOfMemory, PortInUse
 from bakeoff.engines.remains import MARK, kill_remains
 from bakeoff.engines.secrets import MASK, conceal_named, is_maskable, known, without_secrets
 from bakeoff.engines.server import LOG_TAIL_LINES, Server, file_beside, redirection
@@ -92,14 +93,26 @@ def pick_port(wanted: int | None = None) -> int:
         return probe.getsockname()[1]
 
 
+def require_launching() -> None:
+    """Refuse to launch an engine on a system whose processes cannot be ended for certain.
+
+    Raises:
+        NotInstalled: this system is one.
+    """
+    if not system.CAN_LAUNCH:
+        raise NotInstalled("engines are launched on Linux only; start this one there, and give its address as url")
+
+
 @contextlib.asynccontextmanager
 async def launched(launch: Launch, log: Path, access: Access = Access()) -> AsyncGenerator[Server]:  # noqa: B008
     """Start an engine, wait until it is ready, yield it, and always stop it.
 
     Raises:
+        NotInstalled: this system launches no engines.
         NotReady: the readiness URL did not answer 200 in time.
         EngineDied: the process ended before it was ready.
     """
+    require_launching()
     conceal_named(launch.env)
     mark = secrets.token_hex(8)
     killed_before = memory.kernel_kills()

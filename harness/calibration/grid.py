@@ -1,6 +1,5 @@
 """The client's error on this machine over a grid of loads: ``bakeoff lab calibrate``."""
 
-import os
 import socket
 import statistics
 from collections.abc import Callable, Sequence
@@ -9,6 +8,7 @@ from pathlib import Path
 
 import platformdirs
 
+from bakeoff import system
 from bakeoff.harness.calibration.client_error import MAX_GAP_S, MIN_GAP_S, Shape, calibrate, median_of
 from bakeoff.harness.client import Fleet, local_fleet
 from bakeoff.harness.errors import BadGrid
@@ -93,7 +93,7 @@ def _problem(
     streams: Sequence[int], gaps_s: Sequence[float], *, workers: int, cores: Sequence[int], repeats: int
 ) -> str | None:
     """The first invalid argument, or None."""
-    allowed = sorted(os.sched_getaffinity(0))
+    allowed = system.usable_cores()
     checks = (
         (bool(streams) and bool(gaps_s), "a grid needs at least one number of streams and one gap"),
         (all(1 <= count <= MAX_STREAMS for count in streams), f"streams must be between 1 and {MAX_STREAMS}"),

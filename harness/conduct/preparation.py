@@ -8,6 +8,7 @@ import msgspec
 
 from bakeoff.engines import Engine, Model, engine, records_requests
 from bakeoff.engines.base import SPAN_ENDPOINT
+from bakeoff.engines.launcher import require_launching
 from bakeoff.engines.registry import adapter_class
 from bakeoff.harness.conduct.traffic_classes import classes_of
 from bakeoff.harness.conduct.world import World
@@ -61,8 +62,10 @@ async def prepared(
         redraw: draw new traffic for each repeat.
 
     Raises:
-        EngineError, WorkloadError: the model or an engine's options are wrong.
+        EngineError, WorkloadError: the model or an engine's options are wrong, or this system launches no engine.
     """
+    if not all(config.addresses for config in experiment.engines):
+        require_launching()
     model = await _model(experiment, world, fetching)
     tokenizer = world.tokenizer(experiment.model, model)
     engines = {

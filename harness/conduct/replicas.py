@@ -2,13 +2,13 @@
 
 import asyncio
 import contextlib
-import os
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
+from bakeoff import system
 from bakeoff.engines import Engine, EngineError, Launch, Server, launched, pick_port
 from bakeoff.engines.addresses import Address
 from bakeoff.engines.errors import EngineDied
@@ -88,7 +88,7 @@ def _divided(whole: Sequence[T], parts: int) -> list[Sequence[T]]:
 
 def own_parts(replicas: Replicas, gpus: Sequence[str]) -> list[Part]:
     """What each replica may use of this machine, by the GPUs that the engine may use."""
-    return parts_of(gpus, sorted(os.sched_getaffinity(0)), len(replicas.labels))
+    return parts_of(gpus, system.usable_cores(), len(replicas.labels))
 
 
 def launches_of(engine: Engine, parts: Sequence[Part], port: int | None = None) -> list[Launch]:

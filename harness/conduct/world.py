@@ -21,6 +21,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar
 import msgspec
 import uvloop
 
+from bakeoff import system
 from bakeoff.engines import Engine, Model
 from bakeoff.engines.identification import tokenizer_folder
 from bakeoff.engines.models import resolve
@@ -226,7 +227,7 @@ class RealWorld:
     @property
     def cores(self) -> int:
         """The cores that this process may use."""
-        return len(os.sched_getaffinity(0))
+        return len(system.usable_cores())
 
     def provenance(self) -> Provenance:
         """This process, this machine, and the commits of harness and working directory."""

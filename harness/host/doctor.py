@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import psutil
 import pynvml
 
-from bakeoff.harness.host.cpu import CpuProbe, read_process
+from bakeoff.harness.host.cpu import CpuProbe
 from bakeoff.harness.host.machine_state import MAX_FOREIGN_SHARE, SOME_FOREIGN_SHARE
 from bakeoff.results.metrics.machine import foreign_cpu_share
 from bakeoff.results.records import Window
@@ -62,7 +63,7 @@ def examine_machine(
         nvml: the NVML binding; tests pass a fake.
         wait: sleeps.
     """
-    checks = [_governor(root), _turbo(root), _smt(root), _cpu_limit(root), _swap(root), _load(root / "proc", wait)]
+    checks = [_governor(root), _turbo(root), _smt(root), _cpu_limit(root), _swap(root), _load(wait)]
     return [*checks, *_gpus(nvml)]
 
 
@@ -155,29 +156,36 @@ def _gib(size_bytes: float) -> str:
     return f"{size_bytes / 1024**3:.1f} GiB"
 
 
-def _load(proc: Path, wait: Callable[[float], None]) -> Check:
+def _load(wait: Callable[[float], None]) -> Check:
     """Foreign load over a second, and the process that causes most of it."""
-    probe, start_ns = CpuProbe([os.getpid()], proc=proc), time.monotonic_ns()
-    first, before = probe.read(start_ns), _ticks(proc)
+    probe, start_ns = CpuProbe([os.getpid()]), time.monotonic_ns()
+    first = probe.read(start_ns)
+    if (reason := first[0].reasons.get("unused_s")) is not None:
+        return _unknown("load", reason)
+    before = _cpu_s()
     wait(_SAMPLE_S)
     end_ns = max(time.monotonic_ns(), start_ns + 1)
-    last, after = probe.read(end_ns), _ticks(proc)
+    last, after = probe.read(end_ns), _cpu_s()
     share = foreign_cpu_share([*first, *last], Window(start_ns, end_ns))
     if share.value is None:
         return _unknown("load", share.reason or "")
     if share.value <= SOME_FOREIGN_SHARE:
         return _fine("load", f"{percent_text(share.value)} of all cores")
     busiest = max(after.keys() - {os.getpid()}, key=lambda pid: after[pid] - before.get(pid, 0), default=None)
-    name = _read(proc / str(busiest) / "comm") or "a process that has ended"
+    try:
+        name = psutil.Process(busiest).name()
+    except psutil.Error:
+        name = "a process that has ended"
     warned, invalid = percent_text(SOME_FOREIGN_SHARE), percent_text(MAX_FOREIGN_SHARE)
     effect = f"above {warned} trials carry a warning, above {invalid} they are INVALID"
     load_text = f"{percent_text(share.value)} of all cores, busiest is {name} (pid {busiest})"
     return _disturbs("load", load_text, effect, f"ps -fp {busiest}")
 
 
-def _ticks(proc: Path) -> dict[int, int]:
-    pids = [int(entry.name) for entry in proc.iterdir() if entry.name.isdigit()]
-    return {pid: times.own for pid in pids if (times := read_process(pid, proc))}
+def _cpu_s() -> dict[int, float]:
+    """Seconds of CPU time of each process that can be read."""
+    processes = psutil.process_iter(["cpu_times"])
+    return {process.pid: times.user + times.system for process in processes if (times := process.info["cpu_times"])}
 
 
 def _gpus(nvml: Any) -> Iterator[Check]:  # noqa: ANN401

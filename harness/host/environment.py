@@ -10,6 +10,7 @@ from typing import Any
 
 import psutil
 
+from bakeoff import system
 from bakeoff.harness.host.gpu import open_gpus
 from bakeoff.harness.version import checkout, version
 from bakeoff.results.log.run_log import Source
@@ -27,7 +28,7 @@ def environment() -> dict[str, Any]:
     gpus, no_gpu = open_gpus()
     return {
         "cpu": cpu_model(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": len(system.usable_cores()),
         "memory_bytes": psutil.virtual_memory().total,
         "kernel": platform.release(),
         "system": _system_name(),
@@ -86,11 +87,8 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 def cpu_model() -> str | None:
     """The processor's name; None where the system does not say it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    for line in lines:
+    files = system.proc()
+    for line in (files / "cpuinfo").read_text(encoding="utf-8").splitlines() if files is not None else []:
         name, _, value = line.partition(":")
         if name.strip() == "model name":
             return value.strip()

@@ -9,6 +9,8 @@ import ctypes
 import os
 from collections.abc import Generator
 
+from bakeoff import system
+
 _FIFO_PRIORITY = 10
 _RAISED_NICE, _LOWERED_NICE = -10, 10
 _SLICE_NS = 100_000
@@ -42,6 +44,10 @@ def raise_priority() -> bool:
     Returns:
         whether it runs at real-time priority.
     """
+    if not system.HAS_POLICIES:
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, 0, _RAISED_NICE)
+        return False
     with contextlib.suppress(OSError):
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(_FIFO_PRIORITY))
         return True
@@ -56,13 +62,17 @@ def lower_priority() -> None:
     Not to SCHED_IDLE, which would never run beside an engine that keeps every core busy.
     """
     with contextlib.suppress(OSError):
-        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+        if system.HAS_POLICIES:
+            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
         os.nice(_LOWERED_NICE)
 
 
 @contextlib.contextmanager
 def without_preempting() -> Generator[None]:
     """Keep this thread, and processes that it starts, from preempting others while the block runs."""
+    if not system.HAS_POLICIES:
+        yield
+        return
     before = os.sched_getscheduler(0)
     with contextlib.suppress(OSError):
         if before == os.SCHED_OTHER:

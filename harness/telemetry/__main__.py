@@ -83,7 +83,7 @@ def _sample(
     engine = engine[:1] if roots else []  # the client's come after it
     cpu = CpuProbe(order.own.pids, order.own.unknown)
     probes = [cpu, *probes, *gpus]
-    with contextlib.closing(_Samples(Path(order.log))) as log:
+    with contextlib.closing(cpu), contextlib.closing(_Samples(Path(order.log))) as log:
         ticker = Ticker(INTERVAL_NS, time.monotonic_ns())
         readings = _Readings(len(order.servers))
         servers = [ServerProbe(page, log.append, readings.done) for page in order.servers]

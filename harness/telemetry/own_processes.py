@@ -9,11 +9,11 @@ import asyncio
 import contextlib
 import os
 import subprocess
-from pathlib import Path
 from typing import NamedTuple
 
 import psutil
 
+from bakeoff import system
 from bakeoff.engines.deployment import is_here
 from bakeoff.engines.endpoint import endpoint
 from bakeoff.engines.launcher import Launch
@@ -51,18 +51,18 @@ async def own_processes(launch: Launch | None, url: str) -> OwnProcesses:
     return await asyncio.to_thread(at_address, url)
 
 
-def in_container(argv: tuple[str, ...], proc: Path = Path("/proc")) -> OwnProcesses:
+def in_container(argv: tuple[str, ...]) -> OwnProcesses:
     """The first process of a container, as its runtime reports it.
 
     Args:
         argv: command that prints its pid and the container's id. The pid may belong to another pid namespace, so the
             process must be in a control group of that id.
-        proc: path of the proc file system.
     """
     with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
         output = subprocess.run(argv, capture_output=True, text=True, timeout=_ASK_S, check=True).stdout
         pid, container = output.split()
-        if container in (proc / str(int(pid)) / "cgroup").read_text(encoding="utf-8"):
+        files = system.proc()
+        if files is not None and container in (files / str(int(pid)) / "cgroup").read_text(encoding="utf-8"):
             return OwnProcesses((int(pid),))
     return OwnProcesses(unknown="the engine's processes: those of its container cannot be seen from here")
 

@@ -69,7 +69,7 @@ def main() -> int:
             return 2
         cleanup.callback(server.close)
         orders = _Orders(server)
-        # Unbuffered: of two commands that arrive together, a buffer would hold the second, which does not wake epoll.
+        # Unbuffered: of two commands that arrive together, a buffer would hold the second, which does not wake it.
         stdin = cleanup.enter_context(open(0, "rb", buffering=0, closefd=False))
         server.watch(0, lambda _mask: orders.execute(stdin.readline()))
         disable_gc()

@@ -1,8 +1,8 @@
 """Keeps other work from delaying the server's process between a due time and its write."""
 
 import gc
-import os
 
+from bakeoff import system
 from bakeoff.harness.errors import TruthFailed
 from bakeoff.harness.host.realtime import claim_core, raise_priority
 
@@ -20,9 +20,11 @@ def pin_to_core(core: int) -> None:
     Raises:
         TruthFailed: this process may not use that core.
     """
+    if not system.CAN_BIND:
+        raise TruthFailed("this system binds no process to a core; leave the core out")
     try:
         claim_core(core)
     except (OSError, ValueError, OverflowError) as error:
-        cores = ", ".join(map(str, sorted(os.sched_getaffinity(0))))
+        cores = ", ".join(map(str, system.usable_cores()))
         raise TruthFailed(f"core {core} cannot be used; this process may use {cores}") from error
     raise_priority()

@@ -1,4 +1,4 @@
-"""The truth server: one thread, one epoll loop, no framework between a time stamp and its system call."""
+"""The truth server: one thread, one loop, no framework between a time stamp and its system call."""
 
 import contextlib
 import functools
@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from bakeoff.harness.errors import TruthFailed
 from bakeoff.harness.truth.answered import CHAT, COMPLETIONS, Answered, Ending
 from bakeoff.harness.truth.connection import Connection
-from bakeoff.harness.truth.epoll_waiter import EpollWaiter
 from bakeoff.harness.truth.payloads import error_reply
+from bakeoff.harness.truth.poller import poller
 from bakeoff.harness.truth.replica import Replica
 from bakeoff.harness.truth.requests import (
     HttpRequest,
@@ -39,7 +39,7 @@ _EVENTS_PER_ROUND = 8
 """Most events and accepted connections handled per round, so that a burst of arrivals does not delay due writes."""
 _BACKLOG = 4096
 _MAX_PORT = 65535
-_IN = select.EPOLLIN | select.EPOLLRDHUP
+_IN = select.POLLIN | getattr(select, "POLLRDHUP", 0)
 
 
 class TruthServer:
@@ -86,14 +86,14 @@ class TruthServer:
         acts = replica is not None or schedule.is_replica
         self._replica = Replica(replica or 1, model, self._timetable) if acts else None
         self._listener: socket.socket | None = self._bind()
-        self._epoll = select.epoll()
+        self._poller = poller()
         self._answers: list[Answer] = []
         self._deferred: deque[Callable[[], None]] = deque()
         self._connections: dict[int, Connection] = {}
         self._handlers: dict[int, Callable[[int], None]] = {}
         self._running = True
-        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self.watch(self._wake, self._stop)
+        self._pipe = [*os.pipe()]
+        self.watch(self._pipe[0], self._stop)
         self.watch(self._listener.fileno(), self._accept)
 
     @property
@@ -109,17 +109,17 @@ class TruthServer:
             self._listen()
 
     def watch(self, fd: int, handler: Callable[[int], None]) -> None:
-        """Call ``handler`` with epoll's mask whenever ``fd`` can be read."""
-        self._epoll.register(fd, select.EPOLLIN)
+        """Call ``handler`` with the mask of its event whenever ``fd`` can be read."""
+        self._poller.register(fd, select.POLLIN)
         self._handlers[fd] = handler
 
     def stop(self) -> None:
         """Make :meth:`serve` return; safe from any thread."""
-        os.eventfd_write(self._wake, 1)
+        os.write(self._pipe[1], b"\0")
 
     def serve(self) -> None:
         """Answer until :meth:`stop`."""
-        clock, poll, wait = time.monotonic_ns, self._epoll.poll, EpollWaiter(self._epoll).wait
+        clock, ready, wait = time.monotonic_ns, self._poller.ready, self._poller.wait
         timetable, handlers, deferred = self._timetable, self._handlers, self._deferred
         due, disruptions = timetable.due, timetable.disruptions
         busy_ns = 0
@@ -137,7 +137,7 @@ class TruthServer:
                 busy_ns = now_ns + _BUSY_NS
             elif remaining_ns > 0:
                 wait(remaining_ns)
-            for fd, mask in poll(0, _EVENTS_PER_ROUND):
+            for fd, mask in ready(_EVENTS_PER_ROUND):
                 handler = handlers.get(fd)
                 if handler is not None:  # else an earlier event of this round has closed it
                     handler(mask)
@@ -150,9 +150,9 @@ class TruthServer:
         self._run_deferred()
         if self._listener is not None:
             self._listener.close()
-        if not self._epoll.closed:
-            self._epoll.close()
-            os.close(self._wake)
+        self._poller.close()
+        while self._pipe:
+            os.close(self._pipe.pop())
 
     def _write(self, until_ns: int) -> int:
         """Write what is due, at most until ``until_ns``; returns when to write next."""
@@ -186,15 +186,15 @@ class TruthServer:
 
     def _wait_writable(self, answer: Answer) -> None:
         """Resume ``answer`` when the kernel takes bytes again."""
-        self._epoll.modify(answer.fd, _IN | select.EPOLLOUT)
+        self._poller.modify(answer.fd, _IN | select.POLLOUT)
 
     # Requests.
 
     def _on_event(self, connection: Connection, mask: int) -> None:
-        if mask & select.EPOLLOUT and connection.answer is not None:
-            self._epoll.modify(connection.fd, _IN)
+        if mask & select.POLLOUT and connection.answer is not None:
+            self._poller.modify(connection.fd, _IN)
             self._timetable.resume(connection.answer)
-        if mask & ~select.EPOLLOUT:
+        if mask & ~select.POLLOUT:
             self._read(connection)
 
     def _read(self, connection: Connection) -> None:
@@ -269,7 +269,7 @@ class TruthServer:
         """Drop a connection that the client has closed or misused."""
         self._cut(connection, Ending.HANGUP, now_ns)
         if self._forget(connection):
-            self._epoll.unregister(connection.fd)
+            self._poller.unregister(connection.fd)
             self._deferred.append(connection.close)
 
     def _cut(self, connection: Connection, ending: Ending, now_ns: int) -> None:
@@ -305,8 +305,9 @@ class TruthServer:
                 listener = socket.create_server((self._host, self.port), backlog=_BACKLOG)
                 listener.setblocking(False)
                 listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # Linux: accepted sockets inherit it
-                with contextlib.suppress(OSError):  # BBR would pace writes by the rate of ACKs
-                    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
+                if hasattr(socket, "TCP_CONGESTION"):
+                    with contextlib.suppress(OSError):  # BBR would pace writes by the rate of ACKs
+                        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
                 self.port = listener.getsockname()[1]
                 return listener
         except OSError as error:
@@ -327,7 +328,7 @@ class TruthServer:
             accepted.setblocking(False)
             connection = Connection(accepted, self.accepted)
             self.accepted += 1
-            self._epoll.register(connection.fd, _IN)
+            self._poller.register(connection.fd, _IN)
             self._connections[connection.fd] = connection
             self._handlers[connection.fd] = functools.partial(self._on_event, connection)
 
@@ -359,5 +360,5 @@ class TruthServer:
             self._timetable.cache.clear()
 
     def _stop(self, _mask: int) -> None:
-        os.eventfd_read(self._wake)
+        os.read(self._pipe[0], 1)
         self._running = False

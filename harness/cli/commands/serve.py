@@ -98,6 +98,7 @@ def _become_server(model: str, engine_args: "Sequence[str]", port: int | None, f
         NotInstalled: the engine's packages are missing.
     """
     from bakeoff.engines.errors import NotInstalled
+    from bakeoff.engines.launcher import require_launching
     from bakeoff.engines.models import KNOWN_MODELS
     from bakeoff.harness.cli.known_models import named_model
     from bakeoff.harness.errors import BadExperiment
@@ -105,6 +106,7 @@ def _become_server(model: str, engine_args: "Sequence[str]", port: int | None, f
 
     if foreign:
         raise BadExperiment(f"{foreign[0]} is for an engine that is started as a run would; add --engine reference")
+    require_launching()
     if missing := [name for name in _ENGINE_PACKAGES if importlib.util.find_spec(name) is None]:
         raise NotInstalled(f"bakeoff serve needs {' and '.join(missing)}", how_to_install("engine"))
     is_known = model in KNOWN_MODELS and not Path(model).exists()

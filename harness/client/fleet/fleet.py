@@ -11,7 +11,6 @@ clock. Records are merged when they are read, by their position in the plan.
 import asyncio
 import contextlib
 import math
-import os
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
+from bakeoff import system
 from bakeoff.engines import Access
 from bakeoff.engines.addresses import Balance, ReplicaHeader
 from bakeoff.harness.client.decode.log import Decoder
@@ -405,9 +405,11 @@ async def local_fleet(workers: int = 1, cores: Sequence[int] = ()) -> AsyncGener
     Raises:
         BadExperiment: this process may not use one of the cores.
     """
-    usable = os.sched_getaffinity(0)
+    if cores and not system.CAN_BIND:
+        raise BadExperiment("client.cores: this system binds no process to a core; leave it out")
+    usable = system.usable_cores()
     if unusable := [core for core in cores if core not in usable]:
-        names = ", ".join(map(str, sorted(usable)))
+        names = ", ".join(map(str, usable))
         raise BadExperiment(f"client.cores names core {unusable[0]}; this process may use {names}")
     async with contextlib.AsyncExitStack() as stack:
         hosts = [

@@ -9,6 +9,7 @@ system allows that.
 """
 
 import asyncio
+import contextlib
 import gc
 import os
 import pkgutil
@@ -16,11 +17,11 @@ import resource
 import signal
 import sys
 import time
-from pathlib import Path
 
 import msgspec
 import uvloop
 
+from bakeoff import system
 from bakeoff.harness.client.wire.orders import ALIVE_S, Alive, Done, Order, Prepare, Reply
 from bakeoff.harness.client.wire.transport import CONNECT_S, Transport
 from bakeoff.harness.client.worker.driver import Issue
@@ -30,6 +31,8 @@ from bakeoff.harness.host.clock import Clock, MonotonicClock
 from bakeoff.harness.host.realtime import claim_core, raise_priority
 
 _MAX_OPEN_FILES = 1 << 20
+_MACOS_OPEN_FILES = 10_240
+"""``OPEN_MAX``, which macOS grants even where its hard limit says more."""
 _TRANSPORTS = {
     "http": "bakeoff.harness.client.wire.http:HttpTransport",
     "aiohttp": "bakeoff.harness.client.wire.aiohttp_transport:AiohttpTransport",
@@ -78,7 +81,7 @@ class _Meter:
             end_ns=issue.end_ns,
             loop_lag=self._lag.summary(time.monotonic_ns()),
             cpu_s=time.process_time() - self._before_s,
-            rss_bytes=peak_rss_bytes(),
+            rss_bytes=system.peak_rss_bytes(),
         )
 
     def close(self) -> None:
@@ -105,21 +108,16 @@ async def _report_alive(loads: LoadRunner) -> None:
             _print(Alive(loads.silence(ALIVE_S)))
 
 
-def peak_rss_bytes() -> int:
-    """Peak memory of this program; ``ru_maxrss`` would include the parent's, which fork passes on."""
-    status = Path("/proc/self/status")
-    if status.exists():
-        line = next(line for line in status.read_text(encoding="ascii").splitlines() if line.startswith("VmHWM:"))
-        return int(line.split()[1]) * 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
 def allow_open_files() -> None:
     """Raise the soft limit of open files to the hard one: each request in flight has a socket."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _MAX_OPEN_FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    for limit in (wanted, _MACOS_OPEN_FILES):
+        if soft == resource.RLIM_INFINITY or soft >= limit:
+            return
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+            return
 
 
 def _print(reply: Reply) -> None:

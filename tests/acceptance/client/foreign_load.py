@@ -19,6 +19,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 import msgspec
+import psutil
 from rich.console import Console
 
 from bakeoff import results
@@ -26,7 +27,6 @@ from bakeoff.harness.conduct.progress import PlainObserver
 from bakeoff.harness.conduct.run import create_run, run_experiment
 from bakeoff.harness.experiment.config import Experiment
 from bakeoff.harness.experiment.reading import experiment_from
-from bakeoff.harness.host.cpu import read_process
 from bakeoff.harness.host.machine_state import machine_findings
 from bakeoff.harness.truth import Schedule, Truth, truth_process
 from bakeoff.results.finding_codes import FindingCode
@@ -34,7 +34,6 @@ from bakeoff.results.log.run_log import EngineStarted, RunLog, TrialFinished
 from benchmarks.bars import Bars, model_argument
 
 REPEATS = 8
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _BURN = "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])}); print(flush=True)\nwhile True: pass"
 _TOLERANCE = 0.02
 """Fraction of all cores: a share this close to the limit may be reported either way."""
@@ -78,25 +77,24 @@ class Burner:
 
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
         self._process = process
-        self._since: tuple[float, int] | None = None
+        self._since: tuple[float, float] | None = None
 
     def burn(self) -> None:
         """Start burning."""
-        self._since = time.monotonic(), self._ticks()
+        self._since = time.monotonic(), self._used_s()
         self._process.send_signal(signal.SIGCONT)
 
     def pause(self) -> float:
         """Pause; returns the fraction of all cores used since the start."""
         assert self._since is not None
         self._process.send_signal(signal.SIGSTOP)
-        began, ticks = self._since
-        used_s = (self._ticks() - ticks) / _TICKS_PER_S
+        began, before_s = self._since
+        used_s = self._used_s() - before_s
         return used_s / (time.monotonic() - began) / (os.cpu_count() or 1)
 
-    def _ticks(self) -> int:
-        times = read_process(self._process.pid)
-        assert times is not None
-        return times.own
+    def _used_s(self) -> float:
+        times = psutil.Process(self._process.pid).cpu_times()
+        return times.user + times.system
 
 
 @contextlib.contextmanager

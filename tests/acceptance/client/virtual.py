@@ -21,11 +21,11 @@ from bakeoff.harness.client import Driver, Issue, decode_stream
 from bakeoff.harness.client.wire.fake import ScriptedTransport
 from bakeoff.harness.client.wire.orders import Pool
 from bakeoff.harness.client.wire.plan import read_wire, wire_sessions, write_wire
-from bakeoff.harness.client.worker.process import peak_rss_bytes
 from bakeoff.harness.host.clock import LoopClock, run_virtual
 from bakeoff.results.files.frames import FrameAppender
 from bakeoff.results.log.store import TrialFolder
 from bakeoff.results.records import Outcome
+from bakeoff.system import peak_rss_bytes
 from bakeoff.workloads import PlanHash, PlannedSession, Poisson, Seed, Session, Turn, plan_open
 from benchmarks.bars import Bars
 

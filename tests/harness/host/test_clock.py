@@ -1,4 +1,5 @@
 import asyncio
+import ctypes
 import time
 
 import pytest
@@ -48,7 +49,11 @@ def test_a_deadline_that_has_passed_returns_at_once():
     assert run_virtual(late()) == 0
 
 
-def test_the_real_clock_never_wakes_early():
+@pytest.mark.parametrize("has_timerfd", [True, False])
+def test_the_real_clock_never_wakes_early(monkeypatch: pytest.MonkeyPatch, has_timerfd: bool):
+    if not has_timerfd:
+        monkeypatch.setattr(ctypes, "CDLL", lambda *_, **__: object())
+
     async def wake_times() -> list[int]:
         clock = MonotonicClock()
         late = []

@@ -4,9 +4,10 @@ import os
 import shutil
 from pathlib import Path
 
+import psutil
 import pytest
 
-from bakeoff.harness.host.cpu import CpuProbe, TreeTime, read_process
+from bakeoff.harness.host.cpu import CpuProbe, TreeTime
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 SECOND_NS = 1_000_000_000
@@ -17,20 +18,30 @@ class Proc:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._parents: dict[int, int] = {}
 
-    def process(self, pid: int, parent: int, own_s: float = 0.0, waited_s: float = 0.0, started: int = 5) -> None:
+    def process(self, pid: int, parent: int, own_s: float = 0.0, waited_s: float = 0.0) -> None:
         """Write a process with equal times in system and user mode and a name that is hard to parse."""
         own, waited = round(own_s * TICKS_PER_S / 2), round(waited_s * TICKS_PER_S / 2)
-        fields = ["S", parent, *[0] * 9, own, own, waited, waited, *[0] * 4, started, *[0] * 30]
-        place = self.folder / str(pid)
-        place.mkdir(exist_ok=True)
-        (place / "stat").write_text(f"{pid} (a) b (c) {' '.join(map(str, fields))}\n")
+        fields = ["S", parent, *[0] * 9, own, own, waited, waited, *[0] * 4, 5, *[0] * 30]
+        (self.folder / f"{pid}/task/{pid}").mkdir(parents=True, exist_ok=True)
+        (self.folder / f"{pid}/stat").write_text(f"{pid} (a) b (c) {' '.join(map(str, fields))}\n")
+        self._parents[pid] = parent
+        self._write_children()
 
     def ends(self, *pids: int) -> None:
         for pid in pids:
+            (self.folder / f"{pid}/stat").write_text("")  # an open file of a process that has ended gives nothing
             shutil.rmtree(self.folder / str(pid))
+            del self._parents[pid]
+        self._write_children()
 
-    def cores(self, cores: int, *, user_s: float = 0.0, idle_s: float = 0.0, iowait_s: float = 0.0) -> None:
+    def _write_children(self) -> None:
+        for parent in self._parents:
+            children = [child for child, its_parent in self._parents.items() if its_parent == parent]
+            (self.folder / f"{parent}/task/{parent}/children").write_text(" ".join(map(str, children)))
+
+    def cores(self, *, user_s: float = 0.0, idle_s: float = 0.0, iowait_s: float = 0.0) -> None:
         times = (
             user_s,
             0,
@@ -44,20 +55,16 @@ class Proc:
             0,
         )  # 1 s of interrupts, 2 s of soft ones, 40 s stolen
         total = "cpu  " + " ".join(str(round(seconds * TICKS_PER_S)) for seconds in times)
-        lines = [total, *(f"cpu{core} 1 2 3" for core in range(cores)), "intr 1 2 3", "ctxt 9"]
+        lines = [total, "cpu0 1 2 3", "intr 1 2 3", "ctxt 9"]
         (self.folder / "stat").write_text("\n".join(lines))
 
 
 @pytest.fixture
-def proc(tmp_path: Path) -> Proc:
-    return Proc(tmp_path)
-
-
-def test_a_name_with_brackets_and_blanks_does_not_shift_the_fields(proc: Proc) -> None:
-    proc.process(7, parent=3, own_s=4.0, waited_s=2.0, started=11)
-    process = read_process(7, proc.folder)
-    assert process == (3, 11, 4 * TICKS_PER_S, 2 * TICKS_PER_S)
-    assert read_process(8, proc.folder) is None
+def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Proc:
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
+    files = Proc(tmp_path)
+    files.cores()
+    return files
 
 
 def test_a_tree_is_the_root_and_all_below_it(proc: Proc) -> None:
@@ -66,15 +73,15 @@ def test_a_tree_is_the_root_and_all_below_it(proc: Proc) -> None:
     proc.process(11, parent=10, own_s=2)
     proc.process(12, parent=11, own_s=4)
     proc.process(20, parent=1, own_s=50)
-    assert TreeTime([10], proc.folder).read_s(0) == 7.0
-    assert TreeTime([10, 11, 20], proc.folder).read_s(0) == 57.0, "each process counts once"
+    assert TreeTime([10]).read_s(0) == 7.0
+    assert TreeTime([10, 11, 20]).read_s(0) == 57.0, "each process counts once"
 
 
 def test_what_a_child_used_stays_when_it_ends(proc: Proc) -> None:
     """It had used 3 s when it was last read, and 3.5 s at its end, which its parent then counts."""
     proc.process(10, parent=1, own_s=1)
     proc.process(11, parent=10, own_s=3)
-    tree = TreeTime([10], proc.folder)
+    tree = TreeTime([10])
     assert tree.read_s(0) == 4.0
     proc.ends(11)
     proc.process(10, parent=1, own_s=1, waited_s=3.5)
@@ -83,7 +90,7 @@ def test_what_a_child_used_stays_when_it_ends(proc: Proc) -> None:
 
 def test_a_child_that_came_and_went_between_two_readings_counts(proc: Proc) -> None:
     proc.process(10, parent=1, own_s=1)
-    tree = TreeTime([10], proc.folder)
+    tree = TreeTime([10])
     tree.read_s(0)
     proc.process(10, parent=1, own_s=1, waited_s=6)
     assert tree.read_s(1) == 7.0
@@ -93,7 +100,7 @@ def test_a_parent_that_does_not_wait_for_its_children_loses_nothing(proc: Proc) 
     """Where SIGCHLD is ignored, the kernel adds the child's time to no process."""
     proc.process(10, parent=1, own_s=1)
     proc.process(11, parent=10, own_s=3)
-    tree = TreeTime([10], proc.folder)
+    tree = TreeTime([10])
     tree.read_s(0)
     proc.ends(11)
     assert tree.read_s(1) == 4.0
@@ -105,7 +112,7 @@ def test_a_child_and_its_own_child_end_at_once(proc: Proc) -> None:
     proc.process(10, parent=1)
     proc.process(11, parent=10, own_s=3)
     proc.process(12, parent=11, own_s=5)
-    tree = TreeTime([10], proc.folder)
+    tree = TreeTime([10])
     assert tree.read_s(0) == 8.0
     proc.ends(11, 12)
     proc.process(10, parent=1, waited_s=8)
@@ -116,7 +123,7 @@ def test_an_orphan_stays_in_the_tree(proc: Proc) -> None:
     proc.process(10, parent=1)
     proc.process(11, parent=10, own_s=3)
     proc.process(12, parent=11, own_s=5)
-    tree = TreeTime([10], proc.folder)
+    tree = TreeTime([10])
     tree.read_s(0)
     proc.ends(11)
     proc.process(10, parent=1, waited_s=3)
@@ -128,7 +135,7 @@ def test_an_orphan_stays_in_the_tree(proc: Proc) -> None:
 
 def test_new_processes_are_looked_for_once_a_second_and_then_count_from_their_start(proc: Proc) -> None:
     proc.process(10, parent=1)
-    tree = TreeTime([10], proc.folder)
+    tree = TreeTime([10])
     tree.read_s(0)
     proc.process(11, parent=10, own_s=2)
     assert tree.read_s(SECOND_NS - 1) == 0.0
@@ -137,29 +144,30 @@ def test_new_processes_are_looked_for_once_a_second_and_then_count_from_their_st
 
 def test_a_number_that_is_used_again_is_another_process(proc: Proc) -> None:
     proc.process(10, parent=1)
-    proc.process(11, parent=10, own_s=2, started=5)
-    tree = TreeTime([10], proc.folder)
+    proc.process(11, parent=10, own_s=2)
+    tree = TreeTime([10])
     tree.read_s(0)
+    proc.ends(11)
     proc.process(10, parent=1, waited_s=2)
-    proc.process(11, parent=1, own_s=9, started=6)
+    proc.process(11, parent=1, own_s=9)
     assert tree.read_s(1) == 2.0
     assert tree.read_s(SECOND_NS) == 2.0
 
 
 def test_both_counters_are_read_at_once(proc: Proc) -> None:
     """Stolen time is in neither: it counts as foreign."""
-    proc.cores(2, user_s=50.0, idle_s=10.0, iowait_s=4.0)
+    proc.cores(user_s=50.0, idle_s=10.0, iowait_s=4.0)
     proc.process(10, parent=1, own_s=3)
-    (record,) = CpuProbe([10], proc=proc.folder).read(42)
+    (record,) = CpuProbe([10]).read(42)
     assert (record.t_ns, record.source) == (42, "cpu")
-    assert record.values == {"cores": 2, "unused_s": 10 + 4 + 1 + 2, "own_s": 3.0}
+    assert record.values == {"cores": psutil.cpu_count(), "unused_s": 10 + 4 + 1 + 2, "own_s": 3.0}
 
 
 def test_what_is_not_known_is_null_with_the_reason(proc: Proc) -> None:
-    proc.cores(1)
-    (record,) = CpuProbe([10], "the engine is hidden", proc.folder).read(0)
+    (record,) = CpuProbe([10], "the engine is hidden").read(0)
     assert (record.values["own_s"], record.reasons) == (None, {"own_s": "the engine is hidden"})
-    (record,) = CpuProbe([10], proc=proc.folder / "elsewhere").read(0)
+    (proc.folder / "stat").unlink()
+    (record,) = CpuProbe([10]).read(0)
     assert record.values["unused_s"] is None
     assert "No such file" in record.reasons["unused_s"]
 

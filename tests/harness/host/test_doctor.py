@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pynvml
 import pytest
 
@@ -54,6 +55,13 @@ class Nvml:
 NO_GPU = Nvml(broken="nvmlInit")
 
 
+@pytest.fixture(autouse=True)
+def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file of /proc but those that a test writes."""
+    (tmp_path / "proc").mkdir()
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path / "proc"))
+
+
 def checks_of(root: Path, nvml: Nvml = NO_GPU, meanwhile: Callable[[], None] = lambda: None) -> dict[str, Check]:
     return {check.subject: check for check in examine_machine(root, nvml, lambda _: meanwhile())}
 
@@ -68,7 +76,6 @@ def put(root: Path, **files: str) -> Path:
 
 
 def test_a_machine_that_shows_nothing_is_unknown_and_no_error(tmp_path: Path) -> None:
-    (tmp_path / "proc").mkdir()
     states = {subject: check.state for subject, check in checks_of(tmp_path).items()}
     unknown = dict.fromkeys(("governor", "turbo", "SMT", "CPU limit", "swap", "load"), State.UNKNOWN)
     assert states == {**unknown, "GPUs": State.FINE}
@@ -86,7 +93,6 @@ def test_a_machine_that_shows_nothing_is_unknown_and_no_error(tmp_path: Path) ->
 def test_a_processor_that_disturbs_comes_with_a_command(
     tmp_path: Path, files: dict[str, str], subject: str, remedy: str
 ) -> None:
-    (tmp_path / "proc").mkdir()
     check = checks_of(put(tmp_path, **files))[subject]
     assert (check.state, check.remedy) == (State.DISTURBS, remedy)
     assert check.effect
@@ -103,12 +109,10 @@ def test_a_processor_that_disturbs_comes_with_a_command(
     ],
 )
 def test_a_processor_that_is_set_up_is_fine(tmp_path: Path, files: dict[str, str], subject: str, words: str) -> None:
-    (tmp_path / "proc").mkdir()
     assert checks_of(put(tmp_path, **files))[subject] == Check(subject, State.FINE, words)
 
 
 def test_governors_that_differ_are_all_named(tmp_path: Path) -> None:
-    (tmp_path / "proc").mkdir()
     put(tmp_path, cpu0__cpufreq__scaling_governor="performance", cpu11__cpufreq__scaling_governor="powersave")
     assert checks_of(tmp_path)["governor"].seen == "performance, powersave"
 
@@ -128,7 +132,7 @@ def test_governors_that_differ_are_all_named(tmp_path: Path) -> None:
     ],
 )
 def test_a_limit_of_the_control_group(tmp_path: Path, files: dict[str, str], state: State, words: str) -> None:
-    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self").mkdir()
     (tmp_path / "proc/self/cgroup").write_text("0::/job\n")
     for name, text in files.items():
         (tmp_path / "sys/fs/cgroup" / name).parent.mkdir(parents=True, exist_ok=True)
@@ -138,7 +142,6 @@ def test_a_limit_of_the_control_group(tmp_path: Path, files: dict[str, str], sta
 
 
 def test_swap_that_is_in_use(tmp_path: Path) -> None:
-    (tmp_path / "proc").mkdir()
     swaps = tmp_path / "proc/swaps"
     swaps.write_text("Filename Type Size Used Priority\n")
     assert checks_of(tmp_path)["swap"] == Check("swap", State.FINE, "none")
@@ -151,9 +154,8 @@ def busy(root: Path, pid: int, own_ticks: int, idle_ticks: int) -> None:
     place = root / "proc" / str(pid)
     place.mkdir(parents=True, exist_ok=True)
     fields = ["R", 1, *[0] * 9, own_ticks, 0, 0, 0, *[0] * 30]
-    (place / "stat").write_text(f"{pid} (x) {' '.join(map(str, fields))}\n")
-    (place / "comm").write_text("burner\n")
-    (root / "proc/stat").write_text(f"cpu  0 0 0 {idle_ticks} 0 0 0 0\ncpu0 0\n")
+    (place / "stat").write_text(f"{pid} (burner) {' '.join(map(str, fields))}\n")
+    (root / "proc/stat").write_text(f"cpu  0 0 0 {idle_ticks} 0 0 0 0 0 0\ncpu0 0\nbtime 1\n")
 
 
 def test_foreign_load_names_the_busiest_process(tmp_path: Path) -> None:
@@ -183,13 +185,11 @@ def test_a_quiet_machine_is_fine(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_a_gpu_that_is_held_back_or_shared(tmp_path: Path, nvml: Nvml, subject: str, words: str, remedy: str) -> None:
-    (tmp_path / "proc").mkdir()
     check = checks_of(tmp_path, nvml)[subject]
     assert (check.state, check.seen, check.remedy) == (State.DISTURBS, words, remedy)
 
 
 def test_a_gpu_of_ones_own_is_fine_and_what_it_does_not_tell_is_unknown(tmp_path: Path) -> None:
-    (tmp_path / "proc").mkdir()
     own = [check for subject, check in checks_of(tmp_path, Nvml()).items() if subject.startswith("GPU")]
     assert [check.state for check in own] == [State.FINE] * 3
     assert checks_of(tmp_path, Nvml(broken="processes"))["GPU 0 processes"].state is State.UNKNOWN

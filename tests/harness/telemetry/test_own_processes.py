@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from bakeoff import system
 from bakeoff.engines.launcher import Launch
 from bakeoff.harness.telemetry import OwnProcesses
 from bakeoff.harness.telemetry.own_processes import at_address, in_container, own_processes
@@ -62,13 +63,14 @@ def test_a_forwarder_is_not_the_engine(listening: socket.socket, monkeypatch: py
     assert unknown.startswith(f"the engine's processes: {name} listens on port ")
 
 
-def test_a_containers_first_process_is_in_its_control_group(tmp_path: Path) -> None:
+def test_a_containers_first_process_is_in_its_control_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the runtime has another pid namespace, the pid it reports belongs to another process here."""
+    monkeypatch.setattr(system, "proc", lambda: tmp_path)
     (tmp_path / "77").mkdir()
     (tmp_path / "77/cgroup").write_text("0::/system.slice/docker-c0ffee.scope\n")
-    assert in_container(saying("77 c0ffee"), tmp_path) == OwnProcesses((77,))
+    assert in_container(saying("77 c0ffee")) == OwnProcesses((77,))
     for output in ("77 decaf", "78 c0ffee", "no such object", ""):
-        hidden = in_container(saying(output), tmp_path)
+        hidden = in_container(saying(output))
         assert hidden == OwnProcesses(unknown="the engine's processes: those of its container cannot be seen from here")
 
 

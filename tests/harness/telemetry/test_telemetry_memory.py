@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from bakeoff import system
 from bakeoff.harness.telemetry.host import shared_memory
 
 ROLLUP = """556a943a2000-7ffed7ddc000 ---p 00000000 00:00 0                          [rollup]
@@ -21,25 +22,33 @@ def rollup(folder: Path, text: str = ROLLUP) -> Path:
     return place / "smaps_rollup"
 
 
-def test_both_sizes_are_of_one_instant(tmp_path: Path) -> None:
-    rollup(tmp_path)
-    record = shared_memory(42, [os.getpid()], tmp_path)
+@pytest.fixture
+def proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(system, "proc", lambda: tmp_path)
+    return tmp_path
+
+
+def test_both_sizes_are_of_one_instant(proc: Path) -> None:
+    rollup(proc)
+    record = shared_memory(42, [os.getpid()])
     assert (record.t_ns, record.source) == (42, "memory")
     assert record.values == {"pss_bytes": 280 * 1024, "rss_bytes": 1708 * 1024}
 
 
-def test_a_kernel_without_the_file_is_a_reason(tmp_path: Path) -> None:
-    record = shared_memory(42, [os.getpid()], tmp_path)
+@pytest.mark.usefixtures("proc")
+def test_a_kernel_without_the_file_is_a_reason() -> None:
+    record = shared_memory(42, [os.getpid()])
     assert record.values == {"pss_bytes": None, "rss_bytes": None}
     assert record.reasons["pss_bytes"] == f"the kernel has no smaps_rollup of process {os.getpid()}"
 
 
-def test_a_process_of_another_user_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("proc")
+def test_a_process_of_another_user_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object, **__: object) -> str:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "read_text", refused)
-    record = shared_memory(42, [os.getpid()], tmp_path)
+    record = shared_memory(42, [os.getpid()])
     assert record.values["pss_bytes"] is None
     assert "Permission denied" in record.reasons["pss_bytes"]
 

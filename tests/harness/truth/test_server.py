@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from bakeoff import system
 from bakeoff.harness.errors import TruthFailed
 from bakeoff.harness.truth import Answered, Ending, Schedule, TruthServer
 from bakeoff.harness.truth.connection import Connection
@@ -19,6 +20,12 @@ from bakeoff.harness.truth.script import Script
 from tests.harness.truth_client import ask, connect, connect_narrow, only, posted, read, request, serving
 
 QUICK = Schedule(0.002, 0.0005)
+
+
+@pytest.fixture(autouse=True, params=["epoll", "poll"])
+def poller(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the server waits with: Linux's way, and that of every POSIX system."""
+    monkeypatch.setattr(system, "HAS_EPOLL", request.param == "epoll")
 
 
 def bytes_of(schedule: Schedule, answered: Answered) -> bytes:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from bakeoff.harness.telemetry import proc
-from bakeoff.harness.telemetry.proc import ProcessStat, ProcessTree
+from bakeoff.harness.host import processes
+from bakeoff.harness.host.processes import ProcessStat, ProcessTree
 
 S = 1_000_000_000
 LINE = b"42 (a ) R (b) S 7 42 42 0 -1 4194304 100 0 0 0 11 22 33 44 20 0 5 0 9876 123456 789 18446744073709551615 0 0 0"
@@ -27,7 +27,8 @@ def started(code: str) -> subprocess.Popen[bytes]:
 
 
 def test_a_process_is_read_whatever_its_name_holds():
-    assert ProcessStat.of(LINE) == ProcessStat(parent=7, state="S", started=9876, own=33, waited=77, rss_pages=789)
+    ticks_per_s, page_bytes = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
+    assert ProcessStat.of(LINE) == ProcessStat(7, False, False, 33 / ticks_per_s, 77 / ticks_per_s, 789 * page_bytes)
 
 
 def test_a_new_child_is_found_with_the_next_search(tree: ProcessTree):
@@ -54,24 +55,14 @@ def test_a_process_whose_parent_has_ended_is_still_counted(tree: ProcessTree):
         os.waitid(os.P_PID, parent.pid, os.WEXITED | os.WNOWAIT)
         processes = tree.read(S)
         assert orphan in processes
-        assert processes[parent.pid].state == "Z"
+        assert processes[parent.pid].has_ended
     assert parent.pid not in tree.read(S + 1), "it was reaped"
 
 
 def test_nothing_is_looked_through_where_no_process_was_started(tree: ProcessTree, monkeypatch: pytest.MonkeyPatch):
     looked: list[int] = []
-    children = proc._children
-    monkeypatch.setattr(proc, "_children", lambda pid: looked.append(pid) or children(pid))
-    monkeypatch.setattr(tree, "_newest", _Said(b"0.1 0.1 0.1 1/99 4711\n", b"0.2 0.1 0.1 1/99 4711\n", b"1/99 4712\n"))
+    children = processes._children
+    monkeypatch.setattr(processes, "_children", lambda pid, proc: looked.append(pid) or children(pid, proc))
+    monkeypatch.setattr(tree, "_newest", iter([b"4711\n", b"4711\n", b"4712\n"]).__next__)
     counts = [len(looked) for second in (0, 1, 2) if tree.read(second * S)]
     assert counts[0] == counts[1] < counts[2]
-
-
-class _Said:
-    def __init__(self, *lines: bytes) -> None:
-        self._lines = iter(lines)
-
-    def read(self) -> bytes:
-        return next(self._lines)
-
-    def close(self) -> None: ...
