@@ -32,7 +32,7 @@ class EngineError(Exception):
 
     def __init__(self, message: str, log_tail: Sequence[str] = ()) -> None:
         super().__init__(message)
-        self.log_tail = tuple(log_tail)
+        self.log_tail: tuple[str, ...] = tuple(log_tail)
 
 
 class UnknownEngine(EngineError):

@@ -180,10 +180,10 @@ class ShapedDialect:
         if problem := shape.problem():
             raise BadOption(f"request: {problem}")
         self.plain = dialect
-        self.shape = shape.canonical()
+        self.shape: RequestShape = shape.canonical()
         self.name, self.exact_length = dialect.name, dialect.exact_length
         self.ends_by_closing, self.takes_messages = dialect.ends_by_closing, dialect.takes_messages
-        self.takes_token_ids = isinstance(dialect, TakesTokenIds) and dialect.takes_token_ids
+        self.takes_token_ids: bool = isinstance(dialect, TakesTokenIds) and dialect.takes_token_ids
         headers = _IDS | {name.lower(): value for name, value in shape.headers.items()}
         self._headers = {name: value for name, value in headers.items() if value}
 

@@ -46,7 +46,7 @@ class Server:
         """Exit status if the engine ended unexpectedly; negative if a signal ended its guard."""
         self.starved = False
         """Whether the kernel killed a process for lack of memory while the engine ran."""
-        self.ended = asyncio.Event()
+        self.ended: asyncio.Event = asyncio.Event()
         """Set together with ``exit_status``."""
         self.log: Path | None = None
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from bakeoff.engines.access import Access
 from bakeoff.engines.addresses import Address, targets_of
 from bakeoff.engines.base import NoOptions, Setup, access_to
 from bakeoff.engines.build import build_of, image_id
@@ -86,16 +87,16 @@ class ServerEngine:
     def __init__(self, setup: Setup) -> None:
         self.check(setup)
         self.setup = setup
-        self.dialect = self.dialect_for(setup)
+        self.dialect: Dialect = self.dialect_for(setup)
         deployment = setup.deployment
         self.addresses: Sequence[Address] = [
             msgspec.structs.replace(address, url=endpoint(address.url).base_url) for address in deployment.addresses
         ]
-        self.url = next((target.url for target in targets_of(self.addresses)), None)
-        self.access = access_to(deployment, self.key_header)
+        self.url: str | None = next((target.url for target in targets_of(self.addresses)), None)
+        self.access: Access = access_to(deployment, self.key_header)
         self._inherited = _inherited(deployment)
-        self.setting = Setting() if self.url else spelt(setup.spec, self.spellings, self.adapter)
-        self.model_id = deployment.served_model_name or setup.model.name
+        self.setting: Setting = Setting() if self.url else spelt(setup.spec, self.spellings, self.adapter)
+        self.model_id: str = deployment.served_model_name or setup.model.name
 
     @classmethod
     def check(cls, setup: Setup) -> None:

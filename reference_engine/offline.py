@@ -28,6 +28,7 @@ from bakeoff.reference_engine.engine.resolution import resolve_config
 from bakeoff.reference_engine.engine.text_writer import TextWriter
 from bakeoff.reference_engine.errors import RequestError
 from bakeoff.reference_engine.loading.checkpoint import Checkpoint, open_checkpoint
+from bakeoff.reference_engine.loading.tokenizer import Tokenizer
 
 _ANY_NUMBER = 1 << 40
 _CALLS = itertools.count()  # makes request ids unique
@@ -87,8 +88,8 @@ class LLM:
             settings["speculation"] = str(Speculation(**settings["speculation"]))
         config = EngineConfig(model=str(model), **settings)
         checkpoint = open_checkpoint(Path(model), config.load_format)
-        self.engine = _built(config, checkpoint)
-        self.tokenizer = checkpoint.tokenizer
+        self.engine: BeamSearchEngine = _built(config, checkpoint)
+        self.tokenizer: Tokenizer = checkpoint.tokenizer
         self._eos_token_ids = checkpoint.eos_token_ids
 
     def __enter__(self) -> Self:

@@ -117,7 +117,7 @@ class CodeColumn(Column):
 
     def __init__(self, choices: Sequence[Any]) -> None:
         super().__init__()
-        self.choices = list(choices)
+        self.choices: list[Any] = list(choices)
         self._codes = {choice: code for code, choice in enumerate(self.choices)}
 
     def values(self, rows: Ints) -> list[Any]:

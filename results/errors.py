@@ -45,7 +45,7 @@ class NotWritable(ResultsError):
 
     def __init__(self, message: str, advice: str = "") -> None:
         super().__init__(f"{message}; {advice}" if advice else message)
-        self.has_advice = bool(advice)
+        self.has_advice: bool = bool(advice)
 
 
 class NotComparable(ResultsError):

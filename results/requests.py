@@ -50,7 +50,7 @@ class _Table:
 
     def __init__(self, records: Iterable[RequestRecord]) -> None:
         self.columns: dict[str, Column] = {}
-        self.count = 0
+        self.count: int = 0
         iterator = iter(records)
         while batch := list(itertools.islice(iterator, _SLICE)):
             self._add(batch)
@@ -105,8 +105,10 @@ class Chunks:
     """
 
     def __init__(self, ns: Ints, tokens: Narrow, counts: Ints) -> None:
-        self.ns, self.tokens, self.counts = ns, tokens, counts
-        self.starts = np.cumsum(counts) - counts
+        self.ns: Ints = ns
+        self.tokens: Narrow = tokens
+        self.counts: Ints = counts
+        self.starts: Ints = np.cumsum(counts) - counts
 
     @cached_property
     def request(self) -> Places:
@@ -235,8 +237,6 @@ class Requests(Sequence[RequestRecord]):
         if not isinstance(other, Sequence) or isinstance(other, str):
             return NotImplemented
         return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
-
-    __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         return f"<{len(self):,} requests>"

@@ -47,7 +47,7 @@ class Conversation:
         self._reader = prompt_reader(tokenizer)
         self._messages = [Message("system", system.lstrip())] if system and api == "chat" else []
         self._text = system if api == "completions" else ""
-        self.tokens = 0
+        self.tokens: int = 0
         """Planned tokens of the conversation so far: the previous prompt and its answer."""
 
     def ask(

@@ -30,12 +30,12 @@ class AgentLengths:
     """
 
     def __init__(self) -> None:
-        self.first = (array("d"), array("d"))
-        self.appended = (array("d"), array("d"))
-        self.output = array("d")
-        self.last_output = array("d")
-        self.think_s = array("d")
-        self.turns = array("d")
+        self.first: tuple[array[float], array[float]] = (array("d"), array("d"))
+        self.appended: tuple[array[float], array[float]] = (array("d"), array("d"))
+        self.output: array[float] = array("d")
+        self.last_output: array[float] = array("d")
+        self.think_s: array[float] = array("d")
+        self.turns: array[float] = array("d")
         self.shrunk = self.compacted = self.overlapping = 0
         self._leading: list[tuple[Segment, ...]] = []
 
@@ -110,7 +110,8 @@ class Lengths:
     """
 
     def __init__(self) -> None:
-        self.main, self.sub_agents = AgentLengths(), AgentLengths()
+        self.main: AgentLengths = AgentLengths()
+        self.sub_agents: AgentLengths = AgentLengths()
         self.input, self.at_once = array("d"), array("d")
         self.start_pause_s, self.join_pause_s = array("d"), array("d")
         self.starts = self.background = self.nested = self.beside = 0

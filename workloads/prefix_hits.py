@@ -108,10 +108,10 @@ class PrefixHits:
         self._inputs = np.array([calls[number].turn.input_tokens for number in counted], dtype=np.int64)
         self._shared = np.array([of_call.shared for of_call in found], dtype=np.int64)
         self._held_before = np.array([of_call.held_before for of_call in found], dtype=np.int64)
-        self.held_tokens = [of_call.held_after for of_call in found]
-        self.prompt_tokens = int(self._inputs.sum())
+        self.held_tokens: list[int] = [of_call.held_after for of_call in found]
+        self.prompt_tokens: int = int(self._inputs.sum())
         in_use = self._held_before[self._shared > 0]
-        self.largest_tokens = int(max((self._before + self._tokens).max(initial=0), in_use.max(initial=0)))
+        self.largest_tokens: int = int(max((self._before + self._tokens).max(initial=0), in_use.max(initial=0)))
 
     def of_calls(self, capacity_tokens: int | None, block_tokens: int = BLOCK_TOKENS) -> np.ndarray:
         """Tokens of each call that counts that a cache of this size finds, in whole blocks; None: an unlimited one."""

@@ -49,10 +49,10 @@ class EndlessCache:
 
     def __init__(self, block_tokens: int = BLOCK_TOKENS) -> None:
         self.block_tokens = block_tokens
-        self.hit_tokens = 0
-        self.prompt_tokens = 0
-        self.last_block = NO_BLOCK
-        self.last_shared = 0
+        self.hit_tokens: int = 0
+        self.prompt_tokens: int = 0
+        self.last_block: int = NO_BLOCK
+        self.last_shared: int = 0
         self._known: dict[bytes, int] = {}
         self._ends: dict[int, list[bytes]] = {}
         """Up to a block of tokens of the prompts that parted from earlier ones behind a block, sorted."""
@@ -160,8 +160,8 @@ class LruCache(Generic[Name]):
 
     def __init__(self, capacity_tokens: int | None, block_tokens: int) -> None:
         self.block_tokens = block_tokens
-        self.capacity_blocks = None if capacity_tokens is None else capacity_tokens // block_tokens
-        self.hit_tokens = 0
+        self.capacity_blocks: int | None = None if capacity_tokens is None else capacity_tokens // block_tokens
+        self.hit_tokens: int = 0
         self._pins: dict[Name, int] = {}
         self._unused: OrderedDict[Name, None] = OrderedDict()  # the next to be evicted first
 

@@ -70,7 +70,7 @@ class TransformersEngine(ServerEngine):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         if setup.deployment.served_model_name is None:
-            self.model_id = setup.model.path or setup.model.name  # it refuses other names
+            self.model_id: str = setup.model.path or setup.model.name  # it refuses other names
 
     def command(self) -> Sequence[str]:
         """The configured program, or the console script of its environment."""

@@ -111,7 +111,7 @@ class TritonEngine(ServerEngine):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         options: TritonOptions = setup.options
-        self.model_id = setup.deployment.served_model_name or options.model_name or _MODELS[options.fields]
+        self.model_id: str = setup.deployment.served_model_name or options.model_name or _MODELS[options.fields]
         self._metrics_port = options.metrics_port or (_METRICS_PORT if self.url else None)
         self.metrics = _metrics(self._metrics_port) if self._metrics_port else None
         self.notes = tuple(_notes(options))

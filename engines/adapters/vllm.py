@@ -208,8 +208,8 @@ class VllmEngine(ServerEngine):
     key_variable = "VLLM_API_KEY"
     recording_options: ClassVar[Mapping[str, Any]] = {"otlp_traces_endpoint": SPAN_ENDPOINT}
     kernel_options: ClassVar[Mapping[str, Any]] = {"profiler_config": _PROFILER}
-    span_delay_s = 1.0
-    span_command = f"{_settings(_SPANS)} vllm serve … --otlp-traces-endpoint {{endpoint}}"
+    span_delay_s: float = 1.0
+    span_command: str = f"{_settings(_SPANS)} vllm serve … --otlp-traces-endpoint {{endpoint}}"
     ready_timeout_s = 600.0  # it compiles the model before it opens its port
     metrics = METRICS
 

@@ -39,7 +39,7 @@ class SseParser:
         self._after_cr = False
         self._type = b""
         self._is_first_line = True
-        self.stray = b""
+        self.stray: bytes = b""
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """Add the bytes of one read; return the ``data`` of every event that they complete."""

@@ -56,7 +56,7 @@ class IterationReader:
     """
 
     def __init__(self) -> None:
-        self.lost = 0
+        self.lost: int = 0
         self._decoder = msgspec.json.Decoder(list[_Iteration])
         self._last: int | None = None
         self._totals: dict[str, float | None] = {}

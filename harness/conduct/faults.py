@@ -58,8 +58,8 @@ class FaultInjector:
         self._starting = set[str | None]()
         self._running: dict[str | None, Server] = {}  # those that were started here
         self._watches: list[asyncio.Task[None]] = []
-        self.killed = set[str | None]()
-        self.ended = asyncio.Event()
+        self.killed: set[str | None] = set[str | None]()
+        self.ended: asyncio.Event = asyncio.Event()
 
     def died(self) -> EngineDied | None:
         """The error to raise if a server has ended by itself that was started here, else None."""

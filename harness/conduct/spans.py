@@ -57,7 +57,7 @@ class SpanReceiver:
         self._log: FrameAppender | None = None
         self._readings: asyncio.Task[None] | None = None
         self.endpoint = ""
-        self.batches = 0
+        self.batches: int = 0
         self.failure: str | None = None
 
     def app(self) -> web.Application:

@@ -106,7 +106,7 @@ class TrialLoad:
         self._traffic = traffic
         self._folder = folder
         self._nonce = new_nonce()
-        self.was_reset = False
+        self.was_reset: bool = False
 
     async def apply(self, log: StepLog | SpanLog | None, opened: Callable[[int], None]) -> LoadResult:
         """Fill the cache as the trial wants it, and apply the load.

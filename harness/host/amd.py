@@ -66,7 +66,7 @@ class AmdGpu:
         self._smi = smi
         self._handle = handle
         self._index = index
-        self.source = f"gpu{index}"
+        self.source: str = f"gpu{index}"
 
     @property
     def uuid(self) -> str:

@@ -85,8 +85,8 @@ class Gpu:
 
     def __init__(self, nvml: Any, index: int, slice_index: int | None = None) -> None:  # noqa: ANN401
         self.nvml = nvml
-        self.handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        self.source = f"gpu{index}" if slice_index is None else f"gpu{index}.{slice_index}"
+        self.handle: Any = nvml.nvmlDeviceGetHandleByIndex(index)
+        self.source: str = f"gpu{index}" if slice_index is None else f"gpu{index}.{slice_index}"
         self._index = index
         self._own = self.handle  # of the slice, if this is one
         self.instance: int | None = None

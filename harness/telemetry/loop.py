@@ -21,7 +21,7 @@ class Ticker:
         self._interval_ns = interval_ns
         self._start_ns = start_ns
         self._next = 0
-        self.missed = 0
+        self.missed: int = 0
 
     def wait_ns(self, now_ns: int) -> int:
         """Nanoseconds until the next tick; 0 when it is due."""

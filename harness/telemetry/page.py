@@ -19,7 +19,7 @@ class Refused(Exception):
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
-        self.is_permanent = status in _NO_SUCH_PAGE
+        self.is_permanent: bool = status in _NO_SUCH_PAGE
 
 
 class Page:
@@ -49,7 +49,7 @@ class Page:
     ) -> None:
         conceal(*access.headers.values(), access.query)
         address = endpoint(base_url)
-        self.path = address.path.rstrip("/") + access.path(path)
+        self.path: str = address.path.rstrip("/") + access.path(path)
         self._headers: Mapping[str, str] = access.headers | _HEADERS
         self._connection = _connection(address, port or address.port, timeout_s)
         self._clock_ns = clock_ns

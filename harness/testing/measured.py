@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Sequence
 from os import PathLike
+from pathlib import Path
 from typing import Literal
 
 from bakeoff.harness.testing.one_line import OneLine
@@ -39,7 +40,7 @@ class Measured:
 
     def __init__(self, title: str, results: Run, baseline: str | Sequence[str] | None = None) -> None:
         self.title = title
-        self.path = results.path
+        self.path: Path = results.path
         self.results = results
         self.outcomes: dict[CellKey, list[str]] = {
             (cell.engine, cell.load): [] if cell.valid else [Verdict.INVALID.value] for cell in results.cells

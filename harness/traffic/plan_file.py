@@ -42,10 +42,10 @@ class PlanFile:
         self._hash = PlanHash()
         self._shape = hashlib.sha256()
         self.sessions = self.requests = self.prompt_tokens = self.output_tokens = self.off_length = 0
-        self.hit_tokens = 0
+        self.hit_tokens: int = 0
         self._turns = 0
         self.off_example: str | None = None
-        self.has_ended = False
+        self.has_ended: bool = False
 
     @property
     def mean_turn(self) -> float:

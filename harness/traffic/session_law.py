@@ -81,11 +81,11 @@ class SessionLaw:
         self._graphs = {number: shape.graph for number, shape in enumerate(sample) if shape.graph is not None}
         for number, graph in self._graphs.items():
             self._pause_s[self._rows(number)] = graph.pauses_s
-        self.turns = float(counts.mean())
-        self.mean_turn = float(self._turn.mean())
-        self.think_s = float(self._pause_s.mean())
-        self.output_tokens = float(self._tokens.mean())
-        self.output_tokens_sd = float(self._tokens.std())
+        self.turns: float = float(counts.mean())
+        self.mean_turn: float = float(self._turn.mean())
+        self.think_s: float = float(self._pause_s.mean())
+        self.output_tokens: float = float(self._tokens.mean())
+        self.output_tokens_sd: float = float(self._tokens.std())
 
     @classmethod
     def of(cls, shapes: Iterable[SessionShape]) -> "SessionLaw | None":

@@ -107,7 +107,7 @@ class SteadyOrders:
         self._opened = opened
         self._workers = workers
         self._restart = restart
-        self.fell_short = False
+        self.fell_short: bool = False
 
     def plan(self) -> SteadyPlan:
         """The order for the client: the ramp, and the callbacks that plan the window and detect saturation."""

@@ -26,8 +26,8 @@ class Connection:
     def __init__(self, accepted: socket.socket, number: int) -> None:
         self._socket = accepted
         self.number = number
-        self.fd = accepted.fileno()
-        self.parser = RequestParser()
+        self.fd: int = accepted.fileno()
+        self.parser: RequestParser = RequestParser()
         self.answer: Answer | None = None
         self.keep_alive = True
 

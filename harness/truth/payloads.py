@@ -61,8 +61,8 @@ class Payloads:
         kind = kind if chat else {"id": "cmpl-" + "0" * 32, "object": "text_completion"}
         self._envelope: dict[str, Any] = {**kind, "created": _CREATED, "model": model}
         self._opening = msgspec.json.encode(self._envelope)[:-1] + b',"choices":[{"index":0,'
-        self.ping = self._framed(b": ping" + 2 * self._line_end)
-        self.done = self._event(b"[DONE]") if schedule.done else b""
+        self.ping: bytes = self._framed(b": ping" + 2 * self._line_end)
+        self.done: bytes = self._event(b"[DONE]") if schedule.done else b""
 
     def tokens(self, first: int, count: int, finish: bytes = b"null") -> bytes:
         """The chunk with ``count`` tokens from token ``first``; ``finish`` is its finish reason as JSON."""

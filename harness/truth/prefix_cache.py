@@ -51,9 +51,9 @@ class Prompt:
         self._block_tokens = block_tokens
         known, start = (beginning.blocks, len(beginning.head)) if beginning else ([], 0)
         cuts, tokens = _cuts(content[start:], form, block_tokens)
-        self.tokens = len(known) * block_tokens + tokens
-        self.blocks = known + _names(content[start:], cuts, known[-1] if known else 0)
-        self.head = content[: start + cuts[-1]]
+        self.tokens: int = len(known) * block_tokens + tokens
+        self.blocks: list[int] = known + _names(content[start:], cuts, known[-1] if known else 0)
+        self.head: bytes = content[: start + cuts[-1]]
         self._rest = content[start + cuts[-1] :]
 
     def begins(self, content: bytes, form: Form) -> bool:
@@ -100,9 +100,9 @@ class PrefixCache:
 
     def __init__(self, capacity_tokens: int, block_tokens: int) -> None:
         self.block_tokens = block_tokens
-        self.num_blocks = capacity_tokens // block_tokens
-        self.queried_tokens = 0
-        self.hit_tokens = 0
+        self.num_blocks: int = capacity_tokens // block_tokens
+        self.queried_tokens: int = 0
+        self.hit_tokens: int = 0
         self._blocks = LruCache[int](capacity_tokens, block_tokens)
         self._recent: deque[Prompt] = deque(maxlen=_RECENT)
 

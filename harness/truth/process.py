@@ -85,9 +85,9 @@ class Truth:
     """
 
     def __init__(self, process: Process, host: str, port: int) -> None:
-        self.url = f"http://{host}:{port}"
+        self.url: str = f"http://{host}:{port}"
         self.port = port
-        self.pid = process.pid
+        self.pid: int = process.pid
         self._process = process
         self._exchange = asyncio.Lock()
 

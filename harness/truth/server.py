@@ -74,9 +74,9 @@ class TruthServer:
         replica: int | None = None,
         on_end: Callable[[Answered], None] | None = None,
     ) -> None:
-        self.port = port
+        self.port: int = port
         self.endings: Counter[Ending] = Counter()
-        self.accepted = 0
+        self.accepted: int = 0
         self._host = host
         self._model = model
         self._keep = keep

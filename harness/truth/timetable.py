@@ -54,17 +54,17 @@ class Answer:
         start_ns: int,
         prompt: "Prompt | None" = None,
     ) -> None:
-        self.fd = fd
-        self.connection_number = connection_number
-        self.request = request
+        self.fd: int = fd
+        self.connection_number: int = connection_number
+        self.request: CompletionRequest | None = request
         self.prompt = prompt
         self.pin: Pin[int] | None = None
         self.steps: Iterator[tuple[int, bytes]] = iter(())
-        self.start_ns = start_ns
-        self.data = b""
-        self.due_ns = start_ns
+        self.start_ns: int = start_ns
+        self.data: bytes = b""
+        self.due_ns: int = start_ns
         self.begun_ns: int | None = None
-        self.has_slot = False
+        self.has_slot: bool = False
         self.ended_ns: int | None = None
         self.ending: Ending | None = None
         self._times_ns = array("q")
@@ -172,14 +172,14 @@ class Timetable:
     """
 
     def __init__(self, schedule: Schedule) -> None:
-        self.script = Script(schedule)
-        self.disruptions = Disruptions(schedule)
+        self.script: Script = Script(schedule)
+        self.disruptions: Disruptions = Disruptions(schedule)
         self.ready: deque[Answer] = deque()
         self._schedule = schedule
         self._waiting: list[tuple[int, int, Answer]] = []
         self._order = itertools.count()
-        self.cache = _cache(schedule)
-        self.running = 0
+        self.cache: PrefixCache | None = _cache(schedule)
+        self.running: int = 0
         self._without_slot: deque[Answer] = deque()
         self._number = 0
 
@@ -340,7 +340,7 @@ class Disruptions:
         self._events: list[tuple[int, int, Change | None]] = []
         self._stalls: list[tuple[int, int]] = []
         self._next_stall()
-        self.next_ns = NEVER_NS
+        self.next_ns: int = NEVER_NS
 
     def begin(self, now_ns: int) -> None:
         """Start the clock with the first request; later calls do nothing."""

@@ -52,12 +52,12 @@ class Exchange:
     def __init__(
         self, request: CompletionRequest, prompt: str, log: StreamLog, ended: Ended, *, trial: str | None, phase: Phase
     ) -> None:
-        self.request = request
-        self.prompt = prompt
-        self.log = log
+        self.request: CompletionRequest = request
+        self.prompt: str = prompt
+        self.log: StreamLog = log
         self.ended = ended
-        self.trial = trial
-        self.phase = phase
+        self.trial: str | None = trial
+        self.phase: Phase = phase
         self.served: Served | None = None
         self.answer: Answer | None = None
         self.room: Room | None = None
@@ -106,7 +106,7 @@ class VirtualServer(Server):
         self._batch = Batch(service, self._close) if isinstance(service, Batched) else None
         self._requests = 0
         self._deaths = [death for death in self._engine.deaths if death.befalls(self._start)]
-        self.is_down = False
+        self.is_down: bool = False
         for death in self._deaths:
             if death.at_s is not None:
                 asyncio.get_running_loop().call_later(death.at_s, self._die, death.exit_status)

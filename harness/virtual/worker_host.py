@@ -87,7 +87,7 @@ class VirtualWorkerHost:
     """
 
     pid = 0
-    clock = WorkerClock()
+    clock: WorkerClock = WorkerClock()
 
     def __init__(self, environment: LoadEnvironment, host: str = "virtual") -> None:
         self.host = host

@@ -44,8 +44,8 @@ class ScoredStore:
     def __init__(self, inner: LayerStore, num_kv_heads: int) -> None:
         first = inner.parts[0]
         self._inner = inner
-        self.scores = lazy_zeros((*first.shape[:2], num_kv_heads), torch.float32, first.device)
-        self.parts = [*inner.parts, self.scores]
+        self.scores: torch.Tensor = lazy_zeros((*first.shape[:2], num_kv_heads), torch.float32, first.device)
+        self.parts: list[torch.Tensor] = [*inner.parts, self.scores]
 
     def write(self, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor | None) -> None:
         """New tokens have received no attention yet."""

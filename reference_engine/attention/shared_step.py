@@ -34,8 +34,8 @@ class TokenShare:
         self._ranks, self._width = ranks, -(-total // (2 * count))
         width = self._width
         pieces = [range(min(piece * width, total), min((piece + 1) * width, total)) for piece in range(2 * count)]
-        self.rows = [*pieces[own], *pieces[-1 - own]]
-        self.spans = [part for piece in (pieces[own], pieces[-1 - own]) for part in _within(spans, piece)]
+        self.rows: list[int] = [*pieces[own], *pieces[-1 - own]]
+        self.spans: list[Span] = [part for piece in (pieces[own], pieces[-1 - own]) for part in _within(spans, piece)]
         # Of each row of the step its place among the gathered ones: two pieces of each process, the second one padded.
         slots = [2 * piece if piece < count else 2 * (2 * count - 1 - piece) + 1 for piece in range(2 * count)]
         self._places = [slot * width + i for slot, piece in zip(slots, pieces, strict=True) for i in range(len(piece))]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from numpy.typing import NDArray
 
@@ -37,12 +38,12 @@ class SpanArrays:
 
     def __init__(self, spans: Sequence[Span], num_groups: int, block_size: int) -> None:
         tables = [as_block_list(span.tables[group]) for group in range(num_groups) for span in spans]
-        self.tables = np.frombuffer(b"".join(tables), np.int32)
-        self.starts = np.array([span.start for span in spans], np.int64)
-        self.lengths = np.array([span.length for span in spans], np.int64)
+        self.tables: npt.NDArray[np.int32] = np.frombuffer(b"".join(tables), np.int32)
+        self.starts: npt.NDArray[np.int64] = np.array([span.start for span in spans], np.int64)
+        self.lengths: npt.NDArray[np.int64] = np.array([span.length for span in spans], np.int64)
         counts = np.array([len(table) for table in tables], np.int64)
         self._table_starts = (counts.cumsum() - counts).reshape(num_groups, -1)
-        self.rows = self.lengths.cumsum() - self.lengths
+        self.rows: npt.NDArray[np.int64] = self.lengths.cumsum() - self.lengths
         self._block_size = block_size
 
     @functools.cached_property

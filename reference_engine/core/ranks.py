@@ -126,7 +126,7 @@ class Alone:
     """A single rank, with the whole model."""
 
     process = 0
-    stage = Stage()
+    stage: Stage = Stage()
     rank = 0
     size = 1
     contexts = 1

@@ -99,7 +99,7 @@ class BeamSearch:
         self._stops = stop_token_ids
         self._max_tokens = max_tokens
         self._num_tokens = 0
-        self.beams = [Hypothesis()]
+        self.beams: list[Hypothesis] = [Hypothesis()]
         self.hypotheses: list[Hypothesis] = []
 
     def advance(self, candidates: Sequence[Sequence[Candidate]]) -> list[Extension]:

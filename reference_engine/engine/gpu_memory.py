@@ -31,7 +31,7 @@ class GpuBudget:
         reserved = cuda.memory_reserved(device)
         self._outside = total - free - reserved  # other processes, and this one's CUDA context
         self.total = total
-        self.most = min(int(total * share), free + reserved - int(total * RESERVED_SHARE))
+        self.most: int = min(int(total * share), free + reserved - int(total * RESERVED_SHARE))
 
     def left(self, step: Callable[[], object]) -> int:
         """Bytes that remain at the peak of a step; not above 0 if it takes all of them.

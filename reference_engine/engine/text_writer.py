@@ -48,7 +48,7 @@ class TextWriter:
         include_stop: bool = False,
         skip_special_tokens: bool = True,
     ) -> None:
-        self.num_tokens = 0
+        self.num_tokens: int = 0
         self._detokenizer = Detokenizer(tokenizer, skip_special_tokens=skip_special_tokens)
         self._stops = StopMatcher(stops, include=include_stop)
         self._has_stops = bool(stops)

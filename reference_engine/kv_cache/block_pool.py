@@ -33,7 +33,7 @@ class BlockPool:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.run = 1
-        self.num_evicted = 0
+        self.num_evicted: int = 0
         self._num_usable = num_blocks if num_usable is None else num_usable
         # Free and not in the index: a stack, whose last block is taken first.
         self._empty = list(range(self._num_usable - 1, -1, -1))

@@ -63,7 +63,7 @@ class BlockTable:
         self._visible = visible
         self._num_cached = 0  # leading blocks that are in the prefix cache
         self._num_out_of_window = 0  # leading blocks up to which those outside the window are released
-        self.blocks = block_list()  # never replaced: steps and kernels hold a reference
+        self.blocks: array.array[int] = block_list()  # never replaced: steps and kernels hold a reference
 
     @property
     def capacity_tokens(self) -> int:

@@ -73,10 +73,10 @@ class RequestBlocks:
     __slots__ = ("blocks", "hashes", "room", "swapped", "tables")
 
     def __init__(self, tables: tuple[BlockTable, ...], hashes: BlockHashes) -> None:
-        self.tables = tables
+        self.tables: tuple[BlockTable, ...] = tables
         self.blocks: list[array[int]] = [table.blocks for table in tables]
-        self.room = 0
-        self.hashes = hashes
+        self.room: int = 0
+        self.hashes: BlockHashes = hashes
         self.swapped: tuple[tuple[int, ...], ...] | None = None
 
 
@@ -93,11 +93,11 @@ class KvCache:
     """
 
     def __init__(self, groups: Sequence[Group], *, prefix_caching: bool) -> None:
-        self.groups = tuple(groups)
+        self.groups: tuple[Group, ...] = tuple(groups)
         self.prefix_caching = prefix_caching
         self._block_size = self.groups[0].pool.block_size
-        self.has_windows = any(group.visible.window is not None for group in self.groups)
-        self.max_blocks_per_token = max(group.pool.run for group in self.groups)
+        self.has_windows: bool = any(group.visible.window is not None for group in self.groups)
+        self.max_blocks_per_token: int = max(group.pool.run for group in self.groups)
         self._blocks: dict[str, RequestBlocks] = {}
         self._nothing = Hit(0, tuple(() for _ in self.groups))
 

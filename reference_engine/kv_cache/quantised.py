@@ -135,7 +135,7 @@ class QuantisedStore:
         dims = [layer.key_dim] if layer.value_in_key else [layer.key_dim, layer.value_dim]
         shape = (num_blocks, block_size, layer.num_kv_heads)
         rows = [[lazy_zeros((*shape, width), kind, device) for width, kind in codec.parts(dim)] for dim in dims]
-        self.parts = [part for row in rows for part in row]
+        self.parts: list[torch.Tensor] = [part for row in rows for part in row]
         self._rows = rows
 
     def write(self, slots: torch.Tensor, key: torch.Tensor, value: torch.Tensor | None) -> None:

@@ -55,7 +55,7 @@ class PlainStore:
         self._value_dim = layer.value_dim
         dims = [layer.key_dim] if layer.value_in_key else [layer.key_dim, layer.value_dim]
         shapes = [(num_blocks, block_size, layer.num_kv_heads, dim) for dim in dims]
-        self.parts = [lazy_zeros(shape, dtype, device) for shape in shapes]
+        self.parts: list[torch.Tensor] = [lazy_zeros(shape, dtype, device) for shape in shapes]
         # Rows for writing, and whole blocks for reading: index_select copies blocks in one piece.
         self._slots = [part.flatten(0, 1) for part in self.parts]
         self._blocks = [part.flatten(1) for part in self.parts]

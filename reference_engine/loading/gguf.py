@@ -127,7 +127,7 @@ class GgufFile:
         stored = {tensor.name: tensor for tensor in reader.tensors}
         divisors = stored.pop(ROPE_DIVISORS, None)
         self._tensors = {_hf_name(name, path): tensor for name, tensor in stored.items()}
-        self.config = _read_config(self.metadata, architecture, set(self._tensors), str(path))
+        self.config: ModelConfig = _read_config(self.metadata, architecture, set(self._tensors), str(path))
         if divisors is not None:
             scaling = _llama3_scaling(dequantised(divisors, path), self.config, path)
             self.config = dataclasses.replace(self.config, rope_scaling=scaling)

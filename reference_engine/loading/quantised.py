@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
+from bakeoff.reference_engine.core.model_config import ModelConfig
 from bakeoff.reference_engine.errors import CheckpointError
 from bakeoff.reference_engine.loading.safetensors import SafetensorsDirectory
 from bakeoff.reference_engine.quantization.formats.base import CheckpointFormat, stored_modules
@@ -23,7 +24,7 @@ class QuantisedDirectory:
     """
 
     def __init__(self, stored: SafetensorsDirectory, checkpoint_format: CheckpointFormat) -> None:
-        self.config = stored.config
+        self.config: ModelConfig = stored.config
         self._stored, self._format = stored, checkpoint_format
         names = stored.names()
         self._parts = stored_modules(names, checkpoint_format.parts)

@@ -76,7 +76,7 @@ class SafetensorsDirectory(SafetensorsFiles):
     """
 
     def __init__(self, directory: Path) -> None:
-        self.config = read_config(directory)
+        self.config: ModelConfig = read_config(directory)
         super().__init__(directory)
 
 

@@ -35,7 +35,7 @@ class Tokenizer:
 
     def __init__(self, backend: FastTokenizer, special_tokens: Mapping[str, str], chat_template: str | None) -> None:
         self.backend = backend
-        self.special_tokens = dict(special_tokens)
+        self.special_tokens: dict[str, str] = dict(special_tokens)
         self._texts = tuple(_TokenTexts(backend, skip_special_tokens=skip) for skip in (False, True))
         self._bytes = _TokenBytes(self)
         self._template = None if chat_template is None else ChatTemplate(chat_template, special_tokens)

@@ -121,7 +121,7 @@ class Taps:
     """
 
     def __init__(self, layers: Sequence[int]) -> None:
-        self.layers = tuple(layers)
+        self.layers: tuple[int, ...] = tuple(layers)
         self.rows: torch.Tensor | None = None
 
 

@@ -89,7 +89,7 @@ class SlowedExecutor:
     def __init__(self, executor: Executor, share: float) -> None:
         self._executor = executor
         self._share = share
-        self.storage = executor.storage
+        self.storage: KvStorage = executor.storage
 
     @property
     def max_graph_tokens(self) -> int | None:

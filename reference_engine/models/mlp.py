@@ -8,6 +8,7 @@ from torch.nn.functional import gelu
 from bakeoff.reference_engine.models.linear import norm_for, silu_mul_for
 from bakeoff.reference_engine.models.names import LLAMA_PARTS
 from bakeoff.reference_engine.models.weights import Weights
+from bakeoff.reference_engine.quantization.matrix import Linear
 
 FeedForward = Callable[[torch.Tensor], torch.Tensor]
 """Rows [num_tokens, hidden_size] -> this rank's partial result of that shape; rows are independent."""
@@ -45,7 +46,7 @@ class GatedMlp:
         else:
             gate_up = weights.columns(prefix, gates, has_bias=has_bias)
             down = weights.rows(prefix, last, has_bias=has_bias)
-        self.matrices = gate_up, down
+        self.matrices: tuple[Linear, Linear] = (gate_up, down)
         self.norm = norm_for(gate_up, weights.kernels)
         self._combine = combine or silu_mul_for(down, weights.kernels)
 

@@ -8,7 +8,7 @@ import torch
 from bakeoff.reference_engine.core.config import QuantizationName
 from bakeoff.reference_engine.core.ranks import ALONE, Ranks, share, span, vocabulary_share
 from bakeoff.reference_engine.errors import ConfigError
-from bakeoff.reference_engine.kernels.cpu import best_kernels
+from bakeoff.reference_engine.kernels.cpu import Kernels, best_kernels
 from bakeoff.reference_engine.models.linear import (
     InvariantLinear,
     Matrix,
@@ -75,18 +75,20 @@ class Weights:
         sinks_seen_from: int | None = None,
     ) -> None:
         self.whole_experts = whole_experts
-        self.offload, self.sinks_seen_from = offload, sinks_seen_from
+        self.offload: WeightOffload | None = offload
+        self.sinks_seen_from: int | None = sinks_seen_from
         self.batch_invariant = batch_invariant
         self._source = source
         self._norm_offset = norm_offset
         self._quantization: QuantizationName = quantization
-        self.plain_bytes = self.quantised_bytes = 0
-        self.may_capture = True
+        self.plain_bytes: int = 0
+        self.quantised_bytes: int = 0
+        self.may_capture: bool = True
         self._warned: set[str] = set()
         self.dtype = dtype
         self.device = device
         self.ranks = ranks
-        self.kernels = best_kernels(device, dtype, batch_invariant=batch_invariant)
+        self.kernels: Kernels = best_kernels(device, dtype, batch_invariant=batch_invariant)
 
     def tensor(self, name: str, dtype: torch.dtype | None = None) -> torch.Tensor:
         """One tensor; in `dtype` if that is given."""

@@ -8,6 +8,7 @@ import torch
 
 from bakeoff.reference_engine.core.config import EngineConfig
 from bakeoff.reference_engine.errors import EngineUnavailableError
+from bakeoff.reference_engine.kv_cache.storage import KvStorage
 from bakeoff.reference_engine.models.execution import Batch, LocalExecutor, ReadSlab
 from bakeoff.reference_engine.parallel.group import Group, Shape, connect
 from bakeoff.reference_engine.parallel.workers import Workers
@@ -45,8 +46,8 @@ class ParallelExecutor:
         except BaseException:
             _close(local, group, workers)
             raise
-        self.storage = local.storage
-        self.max_graph_tokens = local.max_graph_tokens
+        self.storage: KvStorage = local.storage
+        self.max_graph_tokens: int | None = local.max_graph_tokens
         # At exit, too: NCCL's own end waits for graphs, and these for the interpreter's.
         self.close = weakref.finalize(self, _close, local, group, workers)
 

@@ -35,7 +35,7 @@ class Workers:
     """
 
     def __init__(self, config: EngineConfig) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="reference-engine-"))
+        self.folder: Path = Path(tempfile.mkdtemp(prefix="reference-engine-"))
         self._processes: list[subprocess.Popen[bytes]] = []
         self._pipes: list[Connection] = []
         self._is_closing = threading.Event()

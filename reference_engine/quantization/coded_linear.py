@@ -73,7 +73,7 @@ class CodedLinear:
         from bakeoff.reference_engine.kernels.code_words import Words  # noqa: PLC0415 (needs Triton)
 
         codes, scales, zeros = _with_zeros(weight)
-        self.weight = Words.of(codes, scales, zeros, weight.bits, weight.table)
+        self.weight: Words = Words.of(codes, scales, zeros, weight.bits, weight.table)
         self.bias, self.order = bias, order
         self._kernels, self._dtype = coded_products, dtype
 

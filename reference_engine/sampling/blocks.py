@@ -27,7 +27,7 @@ class BlockedScores:
     def __init__(self, scores: torch.Tensor) -> None:
         missing = -scores.shape[1] % BLOCK
         padded = torch.nn.functional.pad(scores, (0, missing), value=float("-inf")) if missing else scores
-        self.vocab_size = scores.shape[1]
+        self.vocab_size: int = scores.shape[1]
         self._blocks = padded.view(len(scores), -1, BLOCK)
         self._rows = np.arange(len(scores))
         self.maxima: NDArray[np.float32] = self._blocks.amax(dim=-1).cpu().numpy()

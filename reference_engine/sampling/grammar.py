@@ -49,7 +49,7 @@ class GrammarState:
     def __init__(self, matcher: LLMatcher) -> None:
         self._matcher = matcher
         self._num_taken = 0
-        self.is_given_up = False
+        self.is_given_up: bool = False
 
     def follow(self, token_ids: Sequence[int], prompt_len: int) -> None:
         """Consumes the output tokens since the last call.

@@ -58,7 +58,7 @@ class Sampler:
     """
 
     def __init__(self, grammars: Grammars | None = None) -> None:
-        self.prompts = PromptScores()
+        self.prompts: PromptScores = PromptScores()
         self._compiled = grammars
         self._grammars: dict[str, GrammarState] = {}
         self._histories: dict[str, TokenHistory] = {}

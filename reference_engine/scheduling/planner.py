@@ -105,7 +105,7 @@ class Draft:
         self._headroom: dict[str, Blocks] = {}
         self._chunks: dict[str, Chunk] = {}
         self._admitted: list[tuple[Request, Hit | None]] = []
-        self.scheduled = list(queues.running)
+        self.scheduled: list[Request] = list(queues.running)
         self.preempted: list[tuple[Request, PreemptionName]] = []
 
     def plan(self) -> Step:

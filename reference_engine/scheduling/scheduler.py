@@ -34,9 +34,9 @@ class Scheduler:
 
     def __init__(self, cache: KvCache, rules: Rules) -> None:
         self.cache = cache
-        self.num_arrived = 0
-        self.num_preemptions = 0
-        self.num_swaps = 0
+        self.num_arrived: int = 0
+        self.num_preemptions: int = 0
+        self.num_swaps: int = 0
         self._rules = rules
         self._queues = Queues()
         self._requests: dict[str, Request] = {}

@@ -110,7 +110,7 @@ class EventFile:
     def __init__(self, directory: str, name: str) -> None:
         if not directory:
             raise UserMistakeError("there is no place for a step log; start the server with --step-log-dir")
-        self.path = Path(directory) / f"{name}-{os.getpid()}-{next(_NUMBERS)}.frames"
+        self.path: Path = Path(directory) / f"{name}-{os.getpid()}-{next(_NUMBERS)}.frames"
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._file = self.path.open("xb")

@@ -63,10 +63,10 @@ class Service:
     """
 
     def __init__(self, config: EngineConfig, start_core: Starter = CoreProcess) -> None:
-        self.config = config
-        self.metrics = Metrics(config.model_name)
-        self.front_end_log = FrontEndLog(config.step_log_dir)
-        self.created_s = int(time.time())  # wall clock, seconds; only reported
+        self.config: EngineConfig = config
+        self.metrics: Metrics = Metrics(config.model_name)
+        self.front_end_log: FrontEndLog = FrontEndLog(config.step_log_dir)
+        self.created_s: int = int(time.time())  # wall clock, seconds; only reported
         self._start_core = start_core
         self._engines: EngineClient | None = None
         self._serving: Serving | None = None

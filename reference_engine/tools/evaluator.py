@@ -36,6 +36,7 @@ from bakeoff.reference_engine.engine.resolution import (
 from bakeoff.reference_engine.errors import ConfigError, RequestError
 from bakeoff.reference_engine.kv_cache.storage import allocate_storage
 from bakeoff.reference_engine.loading.checkpoint import Checkpoint, open_checkpoint
+from bakeoff.reference_engine.loading.tokenizer import Tokenizer
 from bakeoff.reference_engine.models.decoder import Model
 from bakeoff.reference_engine.models.registry import build_model
 from bakeoff.reference_engine.tools.text_cache import TextCache
@@ -299,8 +300,8 @@ class PerplexityMeter:
             pipeline_parallel_size=1,
             context_parallel_size=1,
         )
-        self.config = resolve_config(alone, checkpoint.config)
-        self.tokenizer = checkpoint.tokenizer
+        self.config: EngineConfig = resolve_config(alone, checkpoint.config)
+        self.tokenizer: Tokenizer = checkpoint.tokenizer
         self._demand = demand_of(self.config, checkpoint.config)
         self._num_blocks = self.config.num_blocks or self._demand.useful  # open on a GPU
         if self._num_blocks < self._demand.useful:

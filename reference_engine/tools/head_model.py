@@ -112,10 +112,10 @@ class TrainableHead(nn.Module):
         super().__init__()
         hidden, num_taps = config.layer.hidden_size, len(config.taps or ())
         self._layer_config = config.layer
-        self.fc = nn.Linear(num_taps * hidden, hidden, bias=False)
-        self.layers = nn.ModuleList([_Layer(config)])
-        self.norm = nn.RMSNorm(hidden, config.layer.rms_norm_eps)
-        self.lm_head = nn.Linear(hidden, config.draft_vocab_size, bias=False)
+        self.fc: nn.Linear = nn.Linear(num_taps * hidden, hidden, bias=False)
+        self.layers: nn.ModuleList = nn.ModuleList([_Layer(config)])
+        self.norm: nn.RMSNorm = nn.RMSNorm(hidden, config.layer.rms_norm_eps)
+        self.lm_head: nn.Linear = nn.Linear(hidden, config.draft_vocab_size, bias=False)
         generator = torch.Generator().manual_seed(seed)
         for _, parameter in self.named_parameters():
             if parameter.dim() > 1:

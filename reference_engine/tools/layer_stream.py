@@ -52,7 +52,7 @@ class LayerStream:
         with torch.device("meta"):
             model: Any = AutoModelForCausalLM.from_config(config, dtype=dtype).model.eval()
         self._layers = list(model.layers)
-        self.depth = len(self._layers)
+        self.depth: int = len(self._layers)
         recorders = [_Recorder(layer) for layer in self._layers]
         model.layers = nn.ModuleList(recorders)
         model.embed_tokens = nn.Embedding.from_pretrained(self._tensor("model.embed_tokens.weight").to(dtype))
@@ -62,7 +62,7 @@ class LayerStream:
             for piece in pieces:
                 model(input_ids=torch.tensor([piece], device=device), use_cache=False)
         self._arguments = [[arguments for _, arguments in recorder.seen] for recorder in recorders]
-        self.inputs = [hidden.cpu() for hidden, _ in recorders[0].seen]
+        self.inputs: list[torch.Tensor] = [hidden.cpu() for hidden, _ in recorders[0].seen]
 
     def tensors(self, index: int) -> dict[str, torch.Tensor]:
         """A layer's weights by their names in it, on the device in their stored dtype."""

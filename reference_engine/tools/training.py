@@ -208,7 +208,7 @@ class Trainer:
         self._dtype = dtype
         self._optimizer = torch.optim.AdamW(self.student.parameters(), lr=peak, betas=(0.9, 0.95), weight_decay=0.01)
         self._zeros = _zeros(self.student)
-        self.step = 0
+        self.step: int | Any = 0
         torch.manual_seed(seed)
 
     def train_step(self) -> tuple[float, int]:

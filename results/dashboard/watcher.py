@@ -33,7 +33,7 @@ class Watcher:
 
     def __init__(self, index: Index, scan_s: float = SCAN_S) -> None:
         self.index = index
-        self.live = LiveRuns()
+        self.live: LiveRuns = LiveRuns()
         self._scan_s = scan_s
         self._scan_began = self._scanned = -float("inf")
         self._scan_lock = asyncio.Lock()

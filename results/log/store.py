@@ -89,8 +89,8 @@ class TrialFolder:
     def __init__(self, path: Path, files: Mapping[str, StoredFile] | None = None, requests: str = REQUESTS) -> None:
         self.path = path
         self._files = files or {}
-        self.telemetry_log = path / "telemetry.jsonl"
-        self.span_log = path / "spans.frames"
+        self.telemetry_log: Path = path / "telemetry.jsonl"
+        self.span_log: Path = path / "spans.frames"
         self._requests = path / requests
         self._recount = path / "recount.json"
         self._quality = path / "quality.json"
@@ -298,7 +298,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.log_path = path / LOG_NAME
+        self.log_path: Path = path / LOG_NAME
 
     @classmethod
     def create(cls, root: Path, *events: Event) -> "RunFolder":

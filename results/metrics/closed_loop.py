@@ -47,7 +47,10 @@ class Cycles:
     """
 
     def __init__(self, requests: Requests, turns: float, tool_s: float, delays_s: Floats) -> None:
-        self.requests, self.turns, self.tool_s, self.delays_s = requests, turns, tool_s, delays_s
+        self.requests: Requests = requests
+        self.turns: float = turns
+        self.tool_s: float = tool_s
+        self.delays_s: npt.NDArray[np.float64] = delays_s
 
     @property
     def session_s(self) -> float:

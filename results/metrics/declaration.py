@@ -76,10 +76,15 @@ class TrialData:
         idle: Window | None = None,
         trial: TrialRecord | None = None,
     ) -> None:
-        self.load, self.window, self.slo, self.share_of = load, window, slo, share_of
-        self.telemetry, self.idle, self.trial = telemetry, idle, trial
-        self.inside = load.planned_inside(window) if planned is None else planned
-        self.is_part = planned is not None
+        self.load: Requests = load
+        self.window: Window = window
+        self.slo: Slo = slo
+        self.share_of: Callable[[Requests, Window], Floats] = share_of
+        self.telemetry: Sequence[TelemetryRecord] = telemetry
+        self.idle: Window | None = idle
+        self.trial: TrialRecord | None = trial
+        self.inside: Requests = load.planned_inside(window) if planned is None else planned
+        self.is_part: bool = planned is not None
         self._computed: dict[Callable[[TrialData], Any], Any] = {}
 
     @cached_property

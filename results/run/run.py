@@ -59,7 +59,7 @@ class Run:
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
-        self.path = folder.path
+        self.path: Path = folder.path
         self.log: RunLog = folder.read_log()
         self.status: RunStatus = folder.status(self.log)
         self.manifest: Manifest = folder.read_manifest(self.log)

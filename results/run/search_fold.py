@@ -184,7 +184,9 @@ class SearchFold:
 
     def __init__(self, config: SearchConfig) -> None:
         tiers = config.objectives
-        self.states = {(tier, engine): EngineState(config, engine, tier) for tier in tiers for engine in config.engines}
+        self.states: dict[tuple[str, str], EngineState] = {
+            (tier, engine): EngineState(config, engine, tier) for tier in tiers for engine in config.engines
+        }
         self._planned: dict[str, TrialPlanned] = {}
         self._events = 0
 

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 import numpy as np
+import numpy.typing as npt
 from numpy.typing import NDArray
 
 
@@ -16,7 +17,8 @@ class Clusters:
     """
 
     def __init__(self, values: NDArray[np.float64], counts: NDArray[np.int64]) -> None:
-        self.values, self.counts = values, counts
+        self.values: npt.NDArray[np.float64] = values
+        self.counts: npt.NDArray[np.int64] = counts
 
     @classmethod
     def of(cls, clusters: Iterable[Sequence[float]]) -> "Clusters":

@@ -66,8 +66,8 @@ class Fit:
         self._segment = segment
         self._inverse = np.linalg.inv(design.T @ design)
         self._coefficients = self._inverse @ (design.T @ observed)
-        self.degrees = count - segment.parameters
-        self.squares = float(np.sum((observed - design @ self._coefficients) ** 2))
+        self.degrees: int = count - segment.parameters
+        self.squares: float = float(np.sum((observed - design @ self._coefficients) ** 2))
 
     def at(self, index: float) -> float:
         """Fitted value at an index of the series, inside or outside the segment."""

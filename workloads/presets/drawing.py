@@ -127,12 +127,12 @@ class Drawing:
         self._groups = _Popularity(shared.groups, shared.skew) if shared else None
         self._kinds = _Popularity(of_sub_agents.groups, of_sub_agents.skew) if of_sub_agents else None
         self._documents = _Popularity(documents.pool, documents.skew) if documents else None
-        self.main_groups = shared.groups if shared else 0
+        self.main_groups: int = shared.groups if shared else 0
         """Number of main agents' system prompts, which have the first numbers."""
-        self.shared_tokens = self._system_tokens(shared)
+        self.shared_tokens: int = self._system_tokens(shared)
         """Tokens of a main agent's system prompt."""
         self._sub_agent_shared_tokens = self._system_tokens(of_sub_agents)
-        self.groups = self.main_groups + (of_sub_agents.groups if of_sub_agents else 0)
+        self.groups: int = self.main_groups + (of_sub_agents.groups if of_sub_agents else 0)
         """Number of system prompts."""
 
     def system_tokens(self, group: int | None) -> int:

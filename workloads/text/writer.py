@@ -39,7 +39,7 @@ class Writer:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._costs: dict[tuple[str, str], int] = {}
-        self.words = _single_token_words(tokenizer)
+        self.words: tuple[str, ...] = _single_token_words(tokenizer)
         self._openers = _openers(tokenizer, self.words)
 
     def passage(self, tokens: int, rng: Rng, mark: int = 0, style: Style = "prose") -> str:

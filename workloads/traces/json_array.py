@@ -32,7 +32,7 @@ class ArrayItems:
     def __init__(self, file: io.BufferedIOBase) -> None:
         self._file = file
         self._data = bytearray()
-        self.count = 0
+        self.count: int = 0
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield each item.

@@ -180,7 +180,7 @@ class Fleet:
         self._loading: Sequence[WorkerHost] = ()
         self._silences: dict[WorkerHost, Silence | None] = {}
         self.on_silence: Callable[[Silence | None], None] = lambda _: None
-        self.planned_workers = len(hosts)
+        self.planned_workers: int = len(hosts)
         self._now_ns = now_ns
         self._in_thread = in_thread
 

@@ -21,13 +21,13 @@ SILENT_S = 10.0
 class LocalWorker:
     """A :class:`~bakeoff.harness.client.fleet.worker_host.WorkerHost`; see :meth:`started`."""
 
-    clock = WorkerClock()
+    clock: WorkerClock = WorkerClock()
 
     def __init__(self, process: Process, start: Callable[[], Awaitable[Process]]) -> None:
         self._process = process
         self._start = start
         self._decode = msgspec.json.Decoder(Reply).decode
-        self.host = socket.gethostname()
+        self.host: str = socket.gethostname()
 
     @property
     def pid(self) -> int | None:

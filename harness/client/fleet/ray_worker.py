@@ -72,9 +72,9 @@ class RayWorker:
         self._shares_loopback = description.machine.shares_loopback(here)
         self._next: asyncio.Future[bytes] | None = None
         self._is_lost = False
-        self.host = description.machine.host
+        self.host: str = description.machine.host
         self.pid: int | None = description.pid if description.machine.shares_pids(here) else None
-        self.clock = WorkerClock()
+        self.clock: WorkerClock = WorkerClock()
 
     @classmethod
     async def connected(cls, start: Callable[[Untyped], Untyped], *, measure_always: bool = False) -> "RayWorker":

@@ -43,8 +43,8 @@ class ScriptedTransport:
         self.sent: list[HttpRequest] = []
         """Every request, in order of arrival."""
         self.keep_sent = True
-        self.in_flight = 0
-        self.max_in_flight = 0
+        self.in_flight: int = 0
+        self.max_in_flight: int = 0
 
     async def open(self, connections: int, *, growing: bool = False) -> None:
         """Do nothing: there are no connections."""

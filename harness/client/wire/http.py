@@ -63,7 +63,7 @@ class HttpTransport:
         self._tls = ssl.create_default_context() if address.scheme == "https" else None
         self._prefix = address.path.rstrip("/")
         self._host_header = address.authority
-        self.moderator = Moderator()
+        self.moderator: Moderator = Moderator()
         self._addresses: _Addresses = ()
         self._pool = Pool(self._connect)
         self._carrying: dict[StreamLog, Connection | asyncio.Task[None]] = {}
@@ -196,8 +196,8 @@ class Connection(asyncio.Protocol):
         self._feed = self._parser.feed_data
         self._framed = self._headers_done = self._whole = False
         self._location: str | None = None
-        self.reusable = True
-        self.free_since_ns = time.monotonic_ns()
+        self.reusable: bool = True
+        self.free_since_ns: int = time.monotonic_ns()
 
     def exchange(self, data: bytes, log: StreamLog, ended: Ended) -> None:
         """Send ``data`` and log reads until the response is complete or the connection ends."""

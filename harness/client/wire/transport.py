@@ -36,17 +36,17 @@ class StreamLog:
     )  # fmt: skip
 
     def __init__(self, limit_bytes: int = MIN_LIMIT_BYTES) -> None:
-        self.limit_bytes = limit_bytes
+        self.limit_bytes: int = limit_bytes
         self.address: str | None = None
         """Label of the address that it was sent to, or of the replica that answered; None if there is only one."""
-        self.received_bytes = 0
+        self.received_bytes: int = 0
         """Of the response so far."""
         self.dial_start_ns: int | None = None
         self.dial_end_ns: int | None = None
         """Start and end of opening a connection for this exchange (DNS, TCP, TLS); None if one was ready."""
         self.sent_ns: int | None = None
         """When the first byte was handed to the socket, the first time if it was sent twice."""
-        self.is_resent = False
+        self.is_resent: bool = False
         """Whether it was sent again on a new connection."""
         self.status: int | None = None
         self.read_ns: list[int] = []

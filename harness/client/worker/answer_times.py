@@ -38,7 +38,7 @@ class AnswerTimes:
     """
 
     def __init__(self) -> None:
-        self.ended = 0
+        self.ended: int = 0
         self._total_ns = 0
         self._all = _Sums()
         self._by_length: dict[int, _Sums] = {}

@@ -31,11 +31,11 @@ class PreparedSession:
     def __init__(
         self, wire: WireSession, transport: Transport, phase: Phase | None, answer_of: AnswerOf | None = None
     ) -> None:
-        self.wire = wire
+        self.wire: WireSession = wire
         self._answer_of = answer_of
         self._ended: dict[int, Reads] = {}
         self._answers: dict[int, str] = {}
-        self.phase = phase
+        self.phase: Phase | None = phase
         self._transport = transport
         self._bodies = BodyBuilder([turn.body for turn in wire.turns])
         self._prepared: dict[int, Any] = {}
@@ -46,18 +46,18 @@ class PreparedSession:
         for number, turn in enumerate(wire.turns):
             for parent in turn.parents:
                 self._children[parent].append(number)
-        self.is_chain = all(turn.parents == previous(number) for number, turn in enumerate(wire.turns))
+        self.is_chain: bool = all(turn.parents == previous(number) for number, turn in enumerate(wire.turns))
         """Whether each turn waits for the previous one alone."""
-        self.outstanding = 0
+        self.outstanding: int = 0
         """Turns that are planned and have not ended: in a pause, or in flight."""
-        self.in_flight = 0
+        self.in_flight: int = 0
         """Turns that are in flight."""
-        self.is_cut = False
+        self.is_cut: bool = False
         """Whether a turn was not planned any more."""
         self.finished: SessionFinished = lambda _ended_ns, _pause_ns: None
-        self.has_large_bodies = any(turn.body.base is not None for turn in wire.turns)
+        self.has_large_bodies: bool = any(turn.body.base is not None for turn in wire.turns)
         """Whether its bodies are large, so that each is built while those before it are answered."""
-        self.is_live = any(turn.held for turn in wire.turns)
+        self.is_live: bool = any(turn.held for turn in wire.turns)
         """Whether requests hold answers of this load."""
         if self.is_live and answer_of is None:
             raise ClientFailed("it cannot read answers for a live history; install the engine's adapter on its machine")

@@ -23,12 +23,12 @@ class RequestInFlight(StreamLog):
     def __init__(self, session: PreparedSession, number: int, planned_ns: int) -> None:
         turn = session.wire.turns[number]
         super().__init__(limit_bytes(turn.requested_output_tokens, turn.passages))
-        self.session = session
-        self.number = number
-        self.planned_ns = planned_ns
+        self.session: PreparedSession = session
+        self.number: int = number
+        self.planned_ns: int = planned_ns
         self.due_ns: int | None = None
-        self.started_ns = 0
-        self.has_failed = False
+        self.started_ns: int = 0
+        self.has_failed: bool = False
         """Whether it has ended with a failure, as far as the client knows while the load runs."""
 
     @property
@@ -147,13 +147,13 @@ class SessionRunner:
         self._last_end_ns = 0
         self.load: asyncio.Task[Any] | None = None
         """Task to cancel when records cannot be stored: a load without records is useless."""
-        self.live = 0
+        self.live: int = 0
         """Sessions in progress."""
-        self.planned = 0
+        self.planned: int = 0
         """Requests planned so far; each is recorded exactly once, however it ends."""
         self.until_ns: int | None = None
         """Plan no request at this time or later; sessions with further turns are cut short."""
-        self.minimum = 0
+        self.minimum: int = 0
         """Plan at least this many requests in spite of ``until_ns``."""
         self.caps: IdleCaps | None = None
         """Caps on idle time."""

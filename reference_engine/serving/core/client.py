@@ -145,7 +145,7 @@ class EngineClient:
 
     def __init__(self, on_report: OnReport) -> None:
         self.failure: EngineUnavailableError | None = None
-        self.reported_ns = 0
+        self.reported_ns: int = 0
         self._on_report = on_report
         self._replicas: list[Replica] = []
         self._open: dict[str, _Open] = {}

@@ -40,7 +40,7 @@ class TokenStream:
     __slots__ = ("_cancel", "_failure", "_open", "_ready", "_sink", "_waiter", "num_finished_early")
 
     def __init__(self, cancel: Callable[[Sequence[str]], None], request_ids: Sequence[str]) -> None:
-        self.num_finished_early = 0
+        self.num_finished_early: int = 0
         self._cancel = cancel
         self._open = set(request_ids)
         self._ready: list[TokenOutput] = []

@@ -1,7 +1,7 @@
 """Turns the engine's tokens of one output sequence into the client's events."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -84,25 +84,25 @@ class Choice:
         *,
         skip_special_tokens: bool | None = None,
     ) -> None:
-        self.index = index
-        self.request_id = request.request_id
-        self.prompt_token_ids = request.token_ids[: request.prompt_len]
-        self.num_characters = 0  # of text in the events so far
+        self.index: int = index
+        self.request_id: str = request.request_id
+        self.prompt_token_ids: list[int] = request.token_ids[: request.prompt_len]
+        self.num_characters: int = 0  # of text in the events so far
         self.num_cached_tokens: int | None = None  # of the prompt; None before the first token, and without caching
-        self.is_finished = False
+        self.is_finished: bool = False
         self.prompt_logprobs: tuple[PromptLogprob, ...] | None = (
             None  # with the first token of the prompt's first choice
         )
         self.reader: AnswerReader | None = None  # of a chat whose answers have parts
         self.echo: str | None = None  # the prompt's text, if the answer repeats it
-        self.is_echo_alone = is_echo_alone(fields)
-        self.detokenize_s = 0.0  # seconds of turning tokens into text
+        self.is_echo_alone: bool = is_echo_alone(fields)
+        self.detokenize_s: float = 0.0  # seconds of turning tokens into text
         self._phases = Phases(0.0, 0.0, 0.0)  # from the engine's last report
         self._decode_s = 0.0
         self._sum_logprobs = 0.0
         self._num_alternatives = alternatives_of(fields)
-        self.token_texts = tokenizer.token_texts(skip_special_tokens=False)
-        self.token_bytes = tokenizer.token_bytes
+        self.token_texts: Mapping[int, str] = tokenizer.token_texts(skip_special_tokens=False)
+        self.token_bytes: Mapping[int, bytes] = tokenizer.token_bytes
         self._params = request.sampling
         self._own_stop_ids = frozenset(fields.stop_token_ids or ())
         self._writer = TextWriter(
@@ -194,7 +194,7 @@ class OpenChoices:
     __slots__ = ("_by_id", "_stream", "choices")
 
     def __init__(self, choices: Sequence[Choice], stream: TokenStream) -> None:
-        self.choices = choices
+        self.choices: Sequence[Choice] = choices
         self._by_id = {choice.request_id: choice for choice in choices}
         self._stream = stream
 

@@ -33,7 +33,7 @@ class HarmonyReader:
     """
 
     def __init__(self, schemas: Mapping[str, Mapping[str, Any]], most: int | None = None) -> None:
-        self.num_reasoning_tokens = 0
+        self.num_reasoning_tokens: int = 0
         self._calls = Calls(schemas, most)
         self._held = ""
         self._header: list[str] = []

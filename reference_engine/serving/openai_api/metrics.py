@@ -25,7 +25,7 @@ class Metrics:
     """
 
     def __init__(self, model_name: str) -> None:
-        self.registry = CollectorRegistry()
+        self.registry: CollectorRegistry = CollectorRegistry()
         self._model_name = model_name
         self._running = self._gauge("vllm:num_requests_running", "Requests that hold KV blocks")
         self._waiting = self._gauge("vllm:num_requests_waiting", "Requests that wait for their first or next turn")

@@ -36,7 +36,7 @@ class ReasoningSplitter:
     def __init__(self, prompt_end: str) -> None:
         self._state = _State.INSIDE if prompt_end.rstrip().endswith(_START) else _State.BEFORE
         self._held = ""
-        self.num_tokens = 0  # of reasoning so far, tags included
+        self.num_tokens: int = 0  # of reasoning so far, tags included
 
     def push(self, text: str, *, is_last: bool) -> tuple[str, str]:
         """The reasoning and the other text that a token adds; the beginning of a possible tag is held back."""

@@ -49,7 +49,7 @@ class Calls:
 
     def __init__(self, schemas: Mapping[str, Mapping[str, Any]], most: int | None = None) -> None:
         self.schemas, self._most = schemas, most
-        self.count = 0
+        self.count: int = 0
         self._name: str | None = None
         self._arguments: list[str] = []
         self._done: list[CallPart] = []
