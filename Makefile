@@ -45,6 +45,7 @@ lint: $(VENV)/.test
 
 types: $(VENV)/.test
 	$(BIN)/pyright
+	$(BIN)/mypy --strict --cache-dir=$(VENV)/.mypy tests/typed_program.py
 
 # Modules that only Linux runs, or that ask first what the system has.
 OF_LINUX := engines/guard.py engines/remains.py harness/host/realtime.py harness/host/timerfd.py harness/truth/poller.py src/bakeoff/system.py
