@@ -19,7 +19,6 @@ from bakeoff.results.findings import warning
 from bakeoff.results.log.run_log import RunEnded, RunStarted, TrialFinished
 from bakeoff.results.log.store import RunFolder, TrialFolder, new_run_id
 from bakeoff.results.records import (
-    SCHEMA_VERSION,
     EngineDescription,
     Outcome,
     RequestRecord,
@@ -30,6 +29,7 @@ from bakeoff.results.records import (
     Window,
     WindowKind,
 )
+from bakeoff.results.schema import SCHEMA_VERSION
 from bakeoff.results.views.import_aiperf import read_aiperf
 from bakeoff.results.views.import_guidellm import read_guidellm
 from bakeoff.results.views.import_vllm import read_vllm, requests_of

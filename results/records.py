@@ -2,7 +2,7 @@
 
 Units are in the names: ``_ns`` are nanoseconds of the host's monotonic clock, ``_s`` seconds, ``_bytes`` bytes, and a
 count of tokens ends in ``_tokens``. ``None`` means *not known*, never zero. Every stored file has a
-:data:`SCHEMA_VERSION`; a reader refuses any other.
+schema (:mod:`bakeoff.results.schema`).
 """
 
 import math
@@ -14,17 +14,6 @@ import msgspec
 
 from bakeoff.results.findings import Finding, Severity
 from bakeoff.results.units import NS_PER_S
-
-SCHEMA_VERSION = 3
-
-
-def schema_problem(version: int) -> str | None:
-    """Why a file of that schema cannot be read, and what to do; None for the current schema."""
-    if version == SCHEMA_VERSION:
-        return None
-    fix = "update bakeoff" if version > SCHEMA_VERSION else "measure again"
-    return f"has schema {version}, and this version of bakeoff reads schema {SCHEMA_VERSION} only; {fix}"
-
 
 FAILURE_PAUSE_NS = 100_000_000
 """Pause after a failed request, until the slot or the session goes on: failures may take no time at all, and a server

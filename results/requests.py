@@ -177,7 +177,7 @@ class Chunks:
         return found
 
 
-class Requests(Sequence[RequestRecord]):
+class Requests(Sequence[RequestRecord]):  # noqa: PLW1641  (a sequence that compares by value, and is not hashable)
     """Decoded requests of a trial, or some of them, in columns.
 
     Args:

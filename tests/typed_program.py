@@ -75,7 +75,7 @@ class AcmeEngine(ServerEngine):
     programs = ("acme-server",)
 
     @classmethod
-    def dialect_for(cls, setup: bakeoff.Setup) -> Dialect:
+    def dialect_for(cls, setup: bakeoff.Setup) -> Dialect:  # noqa: ARG003
         """The API of the server."""
         return AcmeDialect()
 

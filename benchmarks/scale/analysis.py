@@ -24,7 +24,6 @@ import numpy as np
 from bakeoff.results.log.run_log import RunEnded, RunStarted, TrialFinished
 from bakeoff.results.log.store import RunFolder
 from bakeoff.results.records import (
-    SCHEMA_VERSION,
     Load,
     Outcome,
     Phase,
@@ -38,6 +37,7 @@ from bakeoff.results.records import (
     Window,
 )
 from bakeoff.results.run.run import load
+from bakeoff.results.schema import SCHEMA_VERSION
 from benchmarks.bars import Bars
 
 CHUNKS, RATE_PER_S, NS = 20, 500.0, 1_000_000_000

@@ -14,7 +14,7 @@ from bakeoff.harness.client import Fleet, local_fleet
 from bakeoff.harness.errors import BadGrid
 from bakeoff.harness.host.environment import VERSION, environment
 from bakeoff.results.machine.calibration import Calibration, GridCell
-from bakeoff.results.records import SCHEMA_VERSION
+from bakeoff.results.schema import SCHEMA_VERSION
 
 STREAMS = (1, 8, 64, 256, 512)
 GAPS_S = (0.05, 0.02, 0.01, 0.005)

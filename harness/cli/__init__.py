@@ -83,7 +83,7 @@ def examples_of(command: cyclopts.App) -> list[str]:
 def _version() -> str:
     from bakeoff.harness.host.environment import git_commit
     from bakeoff.harness.version import version
-    from bakeoff.results.records import SCHEMA_VERSION
+    from bakeoff.results.schema import SCHEMA_VERSION
 
     commit = git_commit()
     return f"{version()} (schema {SCHEMA_VERSION} of runs{f', commit {commit}' if commit else ''})"

@@ -41,7 +41,8 @@ from bakeoff.results.log.run_log import RunEnded, RunLogWriter, RunStarted
 from bakeoff.results.log.search import SearchConfig
 from bakeoff.results.log.store import QUICK_BYTES, RunFolder
 from bakeoff.results.machine.ceilings import Ceilings, stored_ceilings
-from bakeoff.results.records import SCHEMA_VERSION, RunStatus, TrialPlan, TrialRecord, Verdict
+from bakeoff.results.records import RunStatus, TrialPlan, TrialRecord, Verdict
+from bakeoff.results.schema import SCHEMA_VERSION
 from bakeoff.workloads import APPROXIMATE
 
 MakePolicy = Callable[[Preparation, RunFolder], Policy]
@@ -222,6 +223,8 @@ def reusable(earlier: RunFolder | None, *, is_search: bool) -> dict[str, list[tu
     while earlier is not None and earlier.path not in seen:
         seen.add(earlier.path)
         log = earlier.read_log()
+        if log.started is not None and log.started.schema_version != SCHEMA_VERSION:
+            break  # its files cannot be those of a run of today
         newer = set(known)
         records = [record for record in log.finished.values() if record.fingerprint]
         if is_search:

@@ -18,6 +18,7 @@ from bakeoff.results.errors import UNDECODABLE, NotWritable, RunUnreadable
 from bakeoff.results.files.append_only import AppendOnlyFile
 from bakeoff.results.files.integrity import RESTORE, verify
 from bakeoff.results.records import StoredFile
+from bakeoff.results.schema import SCHEMA_VERSION, decoding
 
 R = TypeVar("R", bound=msgspec.Struct)
 MAX_FRAME_BYTES = 256 * 2**20
@@ -66,15 +67,20 @@ class FrameLog(Generic[R]):
         path: of the file.
         record: type of each frame.
         stored: what the file was when its trial was finished; None if that is not known.
+        schema: of the file.
 
     Attributes:
         path: path of the file.
+        schema: of the file.
     """
 
-    def __init__(self, path: Path, record: type[R], stored: StoredFile | None = None) -> None:
-        self.path = path
+    def __init__(
+        self, path: Path, record: type[R], stored: StoredFile | None = None, schema: int = SCHEMA_VERSION
+    ) -> None:
+        self.path: Path = path
+        self.schema: int = schema
         self._stored = stored
-        self._decode = msgspec.msgpack.Decoder(record).decode
+        self._decode = decoding(record, path, schema, msgspec.msgpack)
 
     @property
     def torn_bytes(self) -> int:

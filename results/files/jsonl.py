@@ -15,6 +15,7 @@ from bakeoff.results.errors import UNDECODABLE, RunUnreadable
 from bakeoff.results.files.append_only import AppendOnlyFile
 from bakeoff.results.files.integrity import RESTORE, read_stored, verify
 from bakeoff.results.records import StoredFile
+from bakeoff.results.schema import SCHEMA_VERSION, decoding
 
 R = TypeVar("R", bound=msgspec.Struct)
 _BLOCK = 1 << 16
@@ -88,6 +89,7 @@ def read_log(
     record: type[R],
     stored: StoredFile | None = None,
     follows: Callable[[bytes], bool] = lambda _: True,
+    schema: int = SCHEMA_VERSION,
 ) -> Log[R]:
     """Read all records of ``path``; a missing file is an empty log.
 
@@ -96,6 +98,7 @@ def read_log(
         record: type of each line.
         stored: what the file was when its trial was finished; None if that is not known.
         follows: whether a line belongs after the lines before.
+        schema: of the file.
 
     Raises:
         RunUnreadable: a line before the last is not a record, one does not belong where it is, or the file is not what
@@ -104,13 +107,13 @@ def read_log(
     data = read_stored(path, stored)
     if data is None:
         return Log([])
-    decoder = msgspec.json.Decoder(record)
+    decode = decoding(record, path, schema)
     lines = data.split(b"\n")
     torn = len(lines.pop())  # the bytes after the last newline; none in a clean log
     records: list[R] = []
     for number, line in enumerate(lines, start=1):
         try:
-            records.append(decoder.decode(line))
+            records.append(decode(line))
         except UNDECODABLE as error:
             if number == len(lines) and torn == 0:
                 return Log(records, len(line) + 1)
@@ -120,7 +123,9 @@ def read_log(
     return Log(records, torn)
 
 
-def whole_records(path: Path, record: type[R], stored: StoredFile | None, remedy: str = RESTORE) -> Iterator[R]:
+def whole_records(
+    path: Path, record: type[R], stored: StoredFile | None, remedy: str = RESTORE, schema: int = SCHEMA_VERSION
+) -> Iterator[R]:
     """Read the records of a file that is written as a whole, so that no crash can leave a torn line.
 
     Only some of them are in memory at a time.
@@ -130,6 +135,7 @@ def whole_records(path: Path, record: type[R], stored: StoredFile | None, remedy
         record: type of each line.
         stored: as for :func:`read_log`.
         remedy: what to do if it is damaged.
+        schema: of the file.
 
     Raises:
         RunUnreadable: a line is incomplete or no record, or the file is not what was stored.
@@ -137,31 +143,18 @@ def whole_records(path: Path, record: type[R], stored: StoredFile | None, remedy
     verify(path, stored, remedy)
     if not path.exists():
         return
-    decoder, rest, lines = msgspec.json.Decoder(record), b"", 0
+    decode, rest, lines = decoding(record, path, schema), b"", 0
     try:
         with path.open("rb") as file:
             while block := file.read(_SLICE):
                 whole, newline, rest = (rest + block).rpartition(b"\n")
-                yield from _decoded(path, decoder, whole + newline, lines, remedy)
-                lines += whole.count(b"\n") + bool(newline)
+                for line in whole.split(b"\n") if newline else ():
+                    lines += 1
+                    try:
+                        yield decode(line)
+                    except UNDECODABLE as error:
+                        raise RunUnreadable(f"{path}: line {lines} is damaged ({error}); {remedy}") from error
     except OSError as error:
         raise RunUnreadable(f"{path} cannot be read ({error.strerror}); {remedy}") from error
     if rest:
         raise RunUnreadable(f"{path} ends within a line; {remedy}")
-
-
-def _decoded(path: Path, decoder: msgspec.json.Decoder[R], data: bytes, lines: int, remedy: str) -> list[R]:
-    """The records of some lines, behind ``lines`` others."""
-    try:
-        return decoder.decode_lines(data)
-    except UNDECODABLE as error:
-        line = next((n for n, line in enumerate(data.split(b"\n"), 1) if not _is_record(decoder, line)), 1)
-        raise RunUnreadable(f"{path}: line {lines + line} is damaged ({error}); {remedy}") from error
-
-
-def _is_record(decoder: msgspec.json.Decoder[R], line: bytes) -> bool:
-    try:
-        decoder.decode(line)
-    except UNDECODABLE:
-        return False
-    return True

@@ -8,7 +8,8 @@ are: the log of the run is evidence, and what is derived from it may be derived 
 import msgspec
 
 from bakeoff.results.findings import Finding
-from bakeoff.results.records import DECODER, SCHEMA_VERSION, StoredFile, TrialRecord, Verdict
+from bakeoff.results.records import DECODER, StoredFile, TrialRecord, Verdict
+from bakeoff.results.schema import SCHEMA_VERSION
 
 REQUESTS = "requests.jsonl"
 RECOUNTED = f"requests-{DECODER}.jsonl"

@@ -17,7 +17,8 @@ from bakeoff.results.files.jsonl import Appender, read_log
 from bakeoff.results.log.search import Attempt, SearchConfig
 from bakeoff.results.machine.ceilings import Ceilings
 from bakeoff.results.prices import Prices, TokenPrices
-from bakeoff.results.records import GridPoint, RunStatus, Slo, StoredFile, TrialPlan, TrialRecord, schema_problem
+from bakeoff.results.records import GridPoint, RunStatus, Slo, StoredFile, TrialPlan, TrialRecord
+from bakeoff.results.schema import SCHEMA_VERSION, schema_problem
 
 
 class Source(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -363,14 +364,22 @@ def read_run_log(path: Path) -> RunLog:
 
 def _read(path: Path) -> tuple[RunLog, Chain]:
     try:
-        with path.open("rb") as file:
-            first = file.readline()
+        schema = schema_of_run(path)
     except OSError as error:
         raise RunUnreadable(f"{path} cannot be read ({error}); restore it from a copy") from error
-    if first.endswith(b"\n"):
-        refuse_other_schema(path, first)
     chain = Chain()
-    return RunLog(read_log(path, Event, follows=chain.holds).records), chain  # type: ignore[type-var]  (a union of structs)
+    return RunLog(read_log(path, Event, follows=chain.holds, schema=schema).records), chain  # type: ignore[type-var]  (a union of structs)
+
+
+def schema_of_run(path: Path) -> int:
+    """The schema of a log, and of its run's files; today's if not even the first line is whole.
+
+    Raises:
+        OSError, RunUnreadable: it cannot be read, or has a schema that cannot be.
+    """
+    with path.open("rb") as file:
+        first = file.readline()
+    return schema_of(path, first) if first.endswith(b"\n") else SCHEMA_VERSION
 
 
 class _Versioned(msgspec.Struct):
@@ -379,19 +388,20 @@ class _Versioned(msgspec.Struct):
     schema_version: int = 0
 
 
-def refuse_other_schema(path: Path, data: bytes) -> None:
-    """Refuse a record of another schema before its fields are decoded.
+def schema_of(path: Path, data: bytes) -> int:
+    """The schema of a record, before its fields are decoded.
 
     Args:
         path: where it is stored.
         data: JSON.
 
     Raises:
-        RunUnreadable: it is no record, or has another schema.
+        RunUnreadable: it is no record, or has a schema that cannot be read.
     """
     try:
-        problem = schema_problem(msgspec.json.decode(data, type=_Versioned).schema_version)
+        schema = msgspec.json.decode(data, type=_Versioned).schema_version
     except UNDECODABLE as error:
         raise RunUnreadable(f"{path} cannot be read ({error}); restore it from a copy") from error
-    if problem:
+    if problem := schema_problem(schema):
         raise RunUnreadable(f"{path} {problem}")
+    return schema

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from bakeoff.results.records import SCHEMA_VERSION
+from bakeoff.results.schema import SCHEMA_VERSION
 
 
 class StepCost(NamedTuple):

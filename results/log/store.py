@@ -50,7 +50,16 @@ from bakeoff.results.files.jsonl import Log, read_log, whole_records
 from bakeoff.results.findings import Finding
 from bakeoff.results.log.consistency import ImpossibleError, possible, span_problem, telemetry_problem
 from bakeoff.results.log.recount import RECOUNTED, REQUESTS, Recount
-from bakeoff.results.log.run_log import Event, Manifest, RunLog, RunStarted, encoded, read_run_log, refuse_other_schema
+from bakeoff.results.log.run_log import (
+    Event,
+    Manifest,
+    RunLog,
+    RunStarted,
+    encoded,
+    read_run_log,
+    schema_of,
+    schema_of_run,
+)
 from bakeoff.results.log.spans import SpanFrame
 from bakeoff.results.log.step_costs import TrialCosts
 from bakeoff.results.log.step_log import EngineEvent, HttpRecord
@@ -67,6 +76,7 @@ from bakeoff.results.records import (
     Verdict,
 )
 from bakeoff.results.requests import Requests
+from bakeoff.results.schema import SCHEMA_VERSION, decoding
 
 LOG_NAME = "run.jsonl"
 _TRIAL_ID = re.compile(r"[\w-][\w.-]*")
@@ -84,10 +94,18 @@ class TrialFolder:
         path: the folder.
         files: what they were when they were stored, by relative path; readers refuse those that are no longer so.
         requests: name of the file of the decoded requests.
+        schema: of the run.
     """
 
-    def __init__(self, path: Path, files: Mapping[str, StoredFile] | None = None, requests: str = REQUESTS) -> None:
+    def __init__(
+        self,
+        path: Path,
+        files: Mapping[str, StoredFile] | None = None,
+        requests: str = REQUESTS,
+        schema: int = SCHEMA_VERSION,
+    ) -> None:
         self.path = path
+        self._schema = schema
         self._files = files or {}
         self.telemetry_log: Path = path / "telemetry.jsonl"
         self.span_log: Path = path / "spans.frames"
@@ -114,7 +132,7 @@ class TrialFolder:
         """Folder of the moment after a profiled trial in which kernels were recorded."""
         prefix = "kernels/"
         files = {name.removeprefix(prefix): file for name, file in self._files.items() if name.startswith(prefix)}
-        return TrialFolder(self.path / prefix, files)
+        return TrialFolder(self.path / prefix, files, schema=self._schema)
 
     @property
     def clock(self) -> Path:
@@ -131,7 +149,9 @@ class TrialFolder:
 
     def stream_logs(self) -> list[FrameLog[StreamRecord]]:
         """Raw logs by worker: every exchange that ended, in order of its end."""
-        return [FrameLog(path, StreamRecord, self.stored(path)) for path in self._named("streams-*.frames")]
+        return [
+            FrameLog(path, StreamRecord, self.stored(path), self._schema) for path in self._named("streams-*.frames")
+        ]
 
     @property
     def stream_bytes(self) -> int:
@@ -144,17 +164,19 @@ class TrialFolder:
 
     def read_steps(self) -> list[list[EngineEvent]]:
         """Read the record of the engine's steps, by replica; empty unless the trial was profiled."""
-        logs = (FrameLog(path, EngineEvent, self.stored(path)) for path in self._named("steps-*.frames"))  # type: ignore[type-var]  (a union)
+        logs = (FrameLog(path, EngineEvent, self.stored(path), self._schema) for path in self._named("steps-*.frames"))  # type: ignore[type-var]  (a union)
         return [list(log) for log in logs]
 
     def read_front_end(self) -> list[HttpRecord]:
         """Read the record of the engine's HTTP process; empty unless the trial was profiled."""
-        logs = (FrameLog(path, HttpRecord, self.stored(path)) for path in self._named("front-end-*.frames"))
+        logs = (
+            FrameLog(path, HttpRecord, self.stored(path), self._schema) for path in self._named("front-end-*.frames")
+        )
         return list(itertools.chain.from_iterable(logs))
 
     def read_spans(self) -> list[SpanFrame]:
         """Read the spans that the engine exported; empty unless the trial was profiled by spans."""
-        return list(FrameLog(self.span_log, SpanFrame, self.stored(self.span_log)))  # type: ignore[type-var]  (a union)
+        return list(FrameLog(self.span_log, SpanFrame, self.stored(self.span_log), self._schema))  # type: ignore[type-var]  (a union)
 
     def read_telemetry(self) -> Log[TelemetryRecord]:
         """Read the telemetry samples.
@@ -162,7 +184,7 @@ class TrialFolder:
         Raises:
             RunUnreadable: the file is damaged before its last line, or holds what cannot be.
         """
-        log = read_log(self.telemetry_log, TelemetryRecord, self.stored(self.telemetry_log))
+        log = read_log(self.telemetry_log, TelemetryRecord, self.stored(self.telemetry_log), schema=self._schema)
         if problem := telemetry_problem(log.records):
             raise RunUnreadable(f"{self.telemetry_log} is damaged: {problem}; {RESTORE}")
         return msgspec.structs.replace(log, records=[within_range(record) for record in log.records])
@@ -218,7 +240,9 @@ class TrialFolder:
         if self.stream_logs():
             again = f"bakeoff report {self.path.parents[1]} decodes the raw log again"
             remedy = f"move it away, and {again}" if self.has_requests() else again
-        records = whole_records(self._requests, RequestRecord, self.stored(self._requests), remedy)
+        # Requests that were decoded again are records of the version that did it.
+        schema = self._schema if self._requests.name == REQUESTS else SCHEMA_VERSION
+        records = whole_records(self._requests, RequestRecord, self.stored(self._requests), remedy, schema)
         are_judged = self.stored(self._requests) is not None
         try:
             requests = Requests(possible(records, are_judged=are_judged))
@@ -342,6 +366,13 @@ class RunFolder:
         """Replace the log. To append to a running run, use :class:`~bakeoff.results.log.run_log.RunLogWriter`."""
         write_atomic(self.log_path, encoded(events))
 
+    @property
+    def _schema(self) -> int:
+        try:
+            return schema_of_run(self.log_path)
+        except OSError:  # a run that is being written
+            return SCHEMA_VERSION
+
     def read_log(self) -> RunLog:
         """Read the log.
 
@@ -387,7 +418,7 @@ class RunFolder:
             RunUnreadable: as for :meth:`trial`.
         """
         requests = RECOUNTED if RECOUNTED in record.files else REQUESTS
-        return TrialFolder(self.trial(record.id).path, record.files, requests)
+        return TrialFolder(self.trial(record.id).path, record.files, requests, self._schema)
 
     def trial(self, trial_id: str, requests: str = REQUESTS) -> TrialFolder:
         """Folder of one trial, which need not exist, and of whose files nothing is known.
@@ -407,7 +438,7 @@ class RunFolder:
         path = self.path / "trials" / trial_id
         if path.is_dir():
             _refuse_links(self.path, path.parent, path)
-        return TrialFolder(path, requests=requests)
+        return TrialFolder(path, requests=requests, schema=self._schema)
 
     def reuse(self, trial_id: str, source: TrialFolder) -> None:
         """Hard-link the files of a finished trial of another run; copy them across file systems."""
@@ -536,8 +567,7 @@ def _read(path: Path, kind: type[_Record], stored: StoredFile | None) -> _Record
     if data is None:
         return None
     try:
-        refuse_other_schema(path, data)
-        return msgspec.json.decode(data, type=kind)
+        return decoding(kind, path, schema_of(path, data))(data)
     except UNDECODABLE as error:
         raise RunUnreadable(f"{path} cannot be read ({error}); {RESTORE}") from error
 

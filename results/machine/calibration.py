@@ -7,7 +7,8 @@ import msgspec
 
 from bakeoff.results.errors import UNDECODABLE, NotCalibrated, NotWritable, RunUnreadable
 from bakeoff.results.files.atomic import write_atomic
-from bakeoff.results.records import ClientError, schema_problem
+from bakeoff.results.records import ClientError
+from bakeoff.results.schema import schema_problem
 
 SATURATED_BELOW = 0.98
 """Below this fraction of the requested chunks per second, the client or its mock server was saturated."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from bakeoff.results.records import SCHEMA_VERSION
+from bakeoff.results.schema import SCHEMA_VERSION
 
 MAX_MEAN_REGRET = 0.05
 """Nats; above it the answers differ from the reference."""

@@ -16,7 +16,6 @@ from bakeoff.results.files.jsonl import Appender
 from bakeoff.results.log.run_log import RunEnded, RunLogWriter, RunStarted, TrialFinished
 from bakeoff.results.log.store import RunFolder, TrialFolder, new_run_id
 from bakeoff.results.records import (
-    SCHEMA_VERSION,
     Load,
     Outcome,
     Phase,
@@ -30,6 +29,7 @@ from bakeoff.results.records import (
     Verdict,
     Window,
 )
+from bakeoff.results.schema import SCHEMA_VERSION
 
 PLAN = TrialPlan("r1-e-1", "e", "w", Load(concurrency=1), 1)
 FRAMES, SAMPLES, EVENTS, REQUESTS = range(4)

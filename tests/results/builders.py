@@ -31,7 +31,6 @@ from bakeoff.results.metrics.quality import Difference, QualityRecord, QualitySa
 from bakeoff.results.prices import Prices, TokenPrices
 from bakeoff.results.records import (
     DECODER,
-    SCHEMA_VERSION,
     ClientError,
     ClientRecord,
     EngineDescription,
@@ -48,6 +47,7 @@ from bakeoff.results.records import (
     Verdict,
     Window,
 )
+from bakeoff.results.schema import SCHEMA_VERSION
 from tests.results.gpu_samples import gpu_samples
 
 MS = 1_000_000

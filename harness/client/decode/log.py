@@ -25,6 +25,7 @@ from bakeoff.results.errors import NotWritable, RunUnreadable
 from bakeoff.results.files.frames import FrameLog
 from bakeoff.results.log.store import TrialFolder
 from bakeoff.results.records import StreamRecord
+from bakeoff.results.schema import SCHEMA_VERSION
 from bakeoff.workloads import Tokenizer, WorkloadError
 
 PART_BYTES = 16 << 20
@@ -54,6 +55,7 @@ class Part(msgspec.Struct, frozen=True):
     start: int
     end: int
     out: str
+    schema: int = SCHEMA_VERSION
 
 
 class Decoded(msgspec.Struct, frozen=True):
@@ -103,7 +105,10 @@ async def decode_log(
         await in_thread(_here, folder, dialect, tokenizer)
         return
     outs = [folder.decoded_part(number) for number in range(len(ranges))]
-    parts = [Part(str(log.path), start, end, str(out)) for (log, start, end), out in zip(ranges, outs, strict=True)]
+    parts = [
+        Part(str(log.path), start, end, str(out), log.schema)
+        for (log, start, end), out in zip(ranges, outs, strict=True)
+    ]
     setup = Setup(format, None if tokenizer is None else str(tokenizer.folder), tuple(known()))
     waiting = iter(parts)
     try:
@@ -126,7 +131,7 @@ def decode_part(part: Part, dialect: Dialect, tokenizer: Tokenizer | None) -> No
         NotWritable: the file cannot be written.
     """
     encode = msgspec.json.Encoder().encode
-    frames = FrameLog(Path(part.log), StreamRecord).between(part.start, part.end)
+    frames = FrameLog(Path(part.log), StreamRecord, schema=part.schema).between(part.start, part.end)
     try:
         with Path(part.out).open("wb") as file:
             file.writelines(encode(decode_stream(stream, dialect, tokenizer)) + b"\n" for stream in frames)

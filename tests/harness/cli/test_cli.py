@@ -28,7 +28,7 @@ from bakeoff.harness.experiment.config import Experiment, TrialConfig
 from bakeoff.harness.host import environment
 from bakeoff.harness.virtual import VirtualEngine, VirtualWorld
 from bakeoff.results.errors import NotWritable, RunUnreadable
-from bakeoff.results.records import SCHEMA_VERSION
+from bakeoff.results.schema import SCHEMA_VERSION
 from tests.results.builders import Sheet, build_run
 from tests.workloads.small_tokenizers import checkpoint
 

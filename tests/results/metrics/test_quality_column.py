@@ -23,7 +23,6 @@ from bakeoff.results.metrics.quality import (
     pooled,
     why_unchecked,
 )
-from bakeoff.results.records import SCHEMA_VERSION
 from bakeoff.results.report import print_comparison, print_summary, render_html
 from bakeoff.results.report.markdown import markdown_table
 from bakeoff.results.report.quality import (
@@ -35,6 +34,7 @@ from bakeoff.results.report.quality import (
     unchecked_text,
 )
 from bakeoff.results.report.sections.answers import answers_view
+from bakeoff.results.schema import SCHEMA_VERSION
 from tests.results.builders import FAST, LOADS, SLOW, Sheet, build_run
 
 TWO = {"reference": FAST, "other": SLOW}

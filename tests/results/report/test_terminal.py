@@ -15,10 +15,11 @@ from bakeoff.results.compare.config import ComparisonConfig
 from bakeoff.results.compare.sides import side_of
 from bakeoff.results.machine.calibration import Calibration, GridCell
 from bakeoff.results.metrics import CATALOGUE
-from bakeoff.results.records import SCHEMA_VERSION, ClientError, RunStatus
+from bakeoff.results.records import ClientError, RunStatus
 from bakeoff.results.report import print_calibration, print_comparison, print_summary
 from bakeoff.results.report.html import render_html
 from bakeoff.results.run.levels import levels_of
+from bakeoff.results.schema import SCHEMA_VERSION
 from bakeoff.results.statistics import Judgement, compare_runs
 from bakeoff.results.statistics.interval import Interval
 from bakeoff.results.text.format import error_text, interval_parts

@@ -1,0 +1,60 @@
+"""The form of stored files: its number, and how files of earlier forms are read.
+
+A field that is added with a default needs no new schema: files without it are read, and earlier versions of Bakeoff
+ignore it. Any other change makes a new schema, with functions here that turn a record of the one before into one of it.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar
+
+import msgspec
+
+R = TypeVar("R")
+
+SCHEMA_VERSION = 3
+OLDEST_SCHEMA = 3
+Upgrade = Callable[[dict[str, Any]], dict[str, Any]]
+_NUMBER_AND_EXTENSION = re.compile(r"(-\d+)?\..*")
+UPGRADES: dict[int, Mapping[str, Upgrade]] = {}
+"""By schema, and by kind of records: what makes a record of the next schema of one, as JSON's or msgpack's values.
+
+Kinds are the names of a run's files without numbers and extension (``run``, ``streams``, ``telemetry``, ``requests``,
+``steps``, ``front-end``, ``spans``, ``recount``, ``quality``, ``step-costs``), and ``export`` for files of
+``export --as pytest-benchmark``.
+"""
+
+
+def schema_problem(version: int) -> str | None:
+    """Why a file of that schema cannot be read, and what to do; None if it can."""
+    if OLDEST_SCHEMA <= version <= SCHEMA_VERSION:
+        return None
+    fix = "update bakeoff" if version > SCHEMA_VERSION else "measure again"
+    read = f"{SCHEMA_VERSION} only" if OLDEST_SCHEMA == SCHEMA_VERSION else f"{OLDEST_SCHEMA} to {SCHEMA_VERSION}"
+    return f"has schema {version}, and this version of bakeoff reads schema {read}; {fix}"
+
+
+
+def decoding(record: type[R], path: Path, schema: int, codec: ModuleType = msgspec.json) -> Callable[[bytes], R]:
+    """Decodes records of a file, which are turned into today's if the file has an earlier schema.
+
+    Args:
+        record: type of the records.
+        path: of the file.
+        schema: of the file.
+        codec: ``msgspec.json`` or ``msgspec.msgpack``.
+    """
+    kind = _NUMBER_AND_EXTENSION.sub("", path.name)
+    steps = [UPGRADES[version][kind] for version in range(schema, SCHEMA_VERSION) if kind in UPGRADES.get(version, {})]
+    if not steps:
+        return codec.Decoder(record).decode
+
+    def decode(data: bytes) -> R:
+        value = codec.decode(data)
+        for step in steps:
+            value = step(value)
+        return msgspec.convert(value, record)
+
+    return decode
