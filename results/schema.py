@@ -36,7 +36,6 @@ def schema_problem(version: int) -> str | None:
     return f"has schema {version}, and this version of bakeoff reads schema {read}; {fix}"
 
 
-
 def decoding(record: type[R], path: Path, schema: int, codec: ModuleType = msgspec.json) -> Callable[[bytes], R]:
     """Decodes records of a file, which are turned into today's if the file has an earlier schema.
 
