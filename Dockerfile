@@ -16,7 +16,6 @@ COPY reference_engine reference_engine
 COPY results results
 RUN pip wheel --quiet --no-cache-dir --no-deps --wheel-dir /wheels .
 
-# Bakeoff depends on pip, so venv need not copy one.
 FROM wheel AS core-environment
 COPY core.lock ./
 RUN python -m venv --without-pip /opt/bakeoff \

