@@ -36,7 +36,7 @@ from bakeoff.results.records import Cache, FaultAction, Load, Slo
 from bakeoff.results.statistics.interval import log_t_interval
 from bakeoff.results.text.format import interval_text
 from bakeoff.workloads import ARRIVALS, workload_names
-from docs.generate import TABLES, generated
+from docs.generate import TABLES, generated, llms
 from docs.publishing import first_page_table
 
 ROOT = Path(__file__).parents[1]
@@ -80,6 +80,10 @@ def test_every_picture_is_small_and_has_two_themes_alternative_text_and_an_origi
     files = set((ROOT / "docs/pictures").iterdir())
     assert files == shown
     assert [file.name for file in files if file.stat().st_size > 150_000] == []
+
+
+def test_the_contents_for_language_models_are_up_to_date():
+    assert (ROOT / "docs/llms.txt").read_text(encoding="utf-8") == llms(), "run make docs"
 
 
 @pytest.mark.parametrize("page", sorted(path.name for path in (ROOT / "docs").glob("*.md")))
