@@ -4,7 +4,6 @@ import textwrap
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 from rich.console import Console
 from rich.text import Text
 
@@ -98,11 +97,6 @@ def _environment_row(entry: dict[str, Any]) -> tuple[str, ...]:
     disk = bytes_text(entry["size_bytes"]) if entry["installed"] else f"needs {bytes_text(entry['disk_bytes'])}"
     notes = [*(["needs an NVIDIA GPU"] if entry["needs_gpu"] else []), *([entry["note"]] if entry["note"] else [])]
     return entry["name"], entry["adapter"] or ABSENT, state, disk, "; ".join(notes)
-
-
-def diagnosis(findings: Sequence[Finding], machine: Machine) -> dict[str, Any]:
-    """The data that ``bakeoff doctor --environment`` prints."""
-    return {"machine": msgspec.to_builtins(machine), "engines": msgspec.to_builtins(findings)}
 
 
 def print_diagnosis(findings: Sequence[Finding], machine: Machine, console: Console) -> None:

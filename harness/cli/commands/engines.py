@@ -39,30 +39,6 @@ def list_engines(*names: str, json: Json = False) -> int:
     return EXIT_OK
 
 
-def doctor(*names: str, json: Json = False) -> int:
-    """Check which engines can run here, and how to fix those that cannot.
-
-    Parameters
-    ----------
-    names
-        Adapters to check; the default is all.
-    json
-        Print the result as JSON on stdout.
-    """
-    from bakeoff.engines.doctor import examine
-    from bakeoff.engines.machine import machine
-    from bakeoff.harness.cli.engine_tables import diagnosis, print_diagnosis
-    from bakeoff.harness.cli.output import print_json
-
-    this_machine = machine()
-    findings = examine(names, this_machine)
-    if json:
-        print_json(diagnosis(findings, this_machine))
-    else:
-        print_diagnosis(findings, this_machine, standard_output())
-    return EXIT_OK
-
-
 def install(name: str, *, again: Annotated[bool, cyclopts.Parameter(negative="")] = False, json: Json = False) -> int:
     """Install an engine into its own Python environment.
 
