@@ -119,8 +119,9 @@ release-check: .venv-release/.done ## Lint workflows, container, metadata and pa
 	@touch $@
 
 owner: ## Name the account that holds the repository everywhere: make owner NAME=acme
-	@test -n "$(NAME)" || (echo "name it: make owner NAME=…"; exit 1)
-	git grep -l OWNER/bakeoff | xargs sed -i 's#OWNER/bakeoff#$(NAME)/bakeoff#g'
+	@[[ "$(NAME)" =~ ^[A-Za-z0-9-]+$$ ]] || (echo "name the account: make owner NAME=acme"; exit 1)
+	@old=$$(sed -n 's#^REPOSITORY = "https://github.com/\(.*\)/bakeoff"#\1#p' src/bakeoff/installation.py) && \
+	  git grep -lF "$$old/bakeoff" | xargs perl -pi -e "s#\Q$$old\E/bakeoff#$(NAME)/bakeoff#g"
 
 clean: ## Remove the environments and the site; runs and cached models stay
 	rm -rf $(VENV) .venv-site .venv-release .site

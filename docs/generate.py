@@ -208,7 +208,7 @@ def _default(value: object) -> str:
 
 
 def llms() -> str:
-    """A table of contents for language models (https://llmstxt.org): each page with its first sentence."""
+    """A table of contents of the site for language models (https://llmstxt.org): each page with its first sentence."""
     nav: list[Any] = yaml.safe_load(_NAV.sub("", (FOLDER.parent / "mkdocs.yml").read_text(encoding="utf-8")))["nav"]
     parts = {title: entry for part in nav for title, entry in part.items()}
     lines = ["# Bakeoff", "", f"> {_first_sentence(FOLDER / parts['Overview'])}", "", "## Start", ""]
@@ -221,7 +221,7 @@ def llms() -> str:
 
 
 def _entry(title: str, page: str) -> str:
-    return f"- [{title}]({page}): {_first_sentence(FOLDER / page)}"
+    return f"- [{title}]({page.removesuffix('.md')}.html): {_first_sentence(FOLDER / page)}"
 
 
 def _first_sentence(page: Path) -> str:
@@ -237,11 +237,11 @@ def _first_sentence(page: Path) -> str:
 
 
 def main() -> None:
-    (FOLDER / "llms.txt").write_text(llms(), encoding="utf-8")
     (FOLDER / "json-schemas.json").write_text(json_schemas.text(), encoding="utf-8")
     for page in FOLDER.glob("*.md"):
         text = page.read_text(encoding="utf-8")
         page.write_text(generated(text), encoding="utf-8")
+    (FOLDER / "llms.txt").write_text(llms(), encoding="utf-8")  # last: it takes sentences of the pages
 
 
 if __name__ == "__main__":

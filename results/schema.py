@@ -36,15 +36,22 @@ def schema_problem(version: int) -> str | None:
     return f"has schema {version}, and this version of bakeoff reads schema {read}; {fix}"
 
 
-def decoding(record: type[R], path: Path, schema: int, codec: ModuleType = msgspec.json) -> Callable[[bytes], R]:
-    """Decodes records of a file, which are turned into today's if the file has an earlier schema.
+def decoder_of(
+    record: type[R], path: Path, schema: int | None, codec: ModuleType = msgspec.json
+) -> Callable[[bytes], R]:
+    """What decodes the records of a file, after turning those of an earlier schema into today's.
 
     Args:
         record: type of the records.
         path: of the file.
-        schema: of the file.
+        schema: of the file; None for today's.
         codec: ``msgspec.json`` or ``msgspec.msgpack``.
+
+    Returns:
+        a function of a record's bytes, which raises ``msgspec.DecodeError`` if they are none.
     """
+    if schema is None:
+        schema = SCHEMA_VERSION
     kind = _NUMBER_AND_EXTENSION.sub("", path.name)
     steps = [UPGRADES[version][kind] for version in range(schema, SCHEMA_VERSION) if kind in UPGRADES.get(version, {})]
     if not steps:
@@ -52,8 +59,11 @@ def decoding(record: type[R], path: Path, schema: int, codec: ModuleType = msgsp
 
     def decode(data: bytes) -> R:
         value = codec.decode(data)
-        for step in steps:
-            value = step(value)
+        try:
+            for step in steps:
+                value = step(value)
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise msgspec.ValidationError(f"{type(error).__name__}: {error}") from error
         return msgspec.convert(value, record)
 
     return decode

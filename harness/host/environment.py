@@ -1,5 +1,6 @@
 """The environment of a run: recorded once, and checked before two runs are compared."""
 
+import contextlib
 import os
 import platform
 import subprocess
@@ -87,8 +88,11 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 def cpu_model() -> str | None:
     """The processor's name; None where the system does not say it."""
-    files = system.proc()
-    for line in (files / "cpuinfo").read_text(encoding="utf-8").splitlines() if files is not None else []:
+    lines: list[str] = []
+    with contextlib.suppress(OSError):
+        if (files := system.proc()) is not None:
+            lines = (files / "cpuinfo").read_text(encoding="utf-8").splitlines()
+    for line in lines:
         name, _, value = line.partition(":")
         if name.strip() == "model name":
             return value.strip()

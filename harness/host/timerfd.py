@@ -1,7 +1,8 @@
 """A kernel timer that an event loop watches like a socket.
 
-Uses Linux's timerfd(2), through ctypes until Python 3.13 is the oldest supported version. Elsewhere the loop's own
-timer, whose unit is a millisecond, ends a little early, and the loop turns without waiting for the rest.
+Uses Linux's timerfd(2), through ctypes until Python 3.13 is the oldest supported version. Elsewhere, and where the
+kernel gives no further one, the loop's own timer, whose unit is a millisecond, ends a little early, and the loop turns
+without waiting for the rest.
 """
 
 import asyncio

@@ -6,6 +6,7 @@ from pathlib import Path
 import psutil
 
 from bakeoff import system
+from bakeoff.harness.host.cpu import UNREADABLE
 from bakeoff.harness.host.processes import ProcessTree
 from bakeoff.results.records import TelemetryRecord
 
@@ -16,21 +17,24 @@ class HostProbe:
     """CPU and memory of the whole machine."""
 
     def __init__(self) -> None:
-        self._before = _busy_and_total_s()
+        self._before: tuple[float, float] | None = None
 
     def read(self, t_ns: int) -> list[TelemetryRecord]:
         """``cpu_share`` (1 is all cores busy) since the last reading, ``memory_available_bytes``."""
-        before, self._before = self._before, _busy_and_total_s()
-        busy_s, total_s = (new - old for new, old in zip(self._before, before, strict=True))
-        values: dict[str, float | int | str | None] = {
-            "cpu_share": round(busy_s / total_s, 3) if total_s > 0 else 0.0,
-            "memory_available_bytes": psutil.virtual_memory().available,
-        }
+        values: dict[str, float | int | str | None] = {"cpu_share": None, "memory_available_bytes": None}
+        try:
+            before, self._before = self._before, _busy_and_total_s()
+            busy_s, total_s = (new - old for new, old in zip(self._before, before or (0.0, 0.0), strict=True))
+            values["cpu_share"] = round(busy_s / total_s, 3) if total_s > 0 else 0.0
+            values["memory_available_bytes"] = psutil.virtual_memory().available
+        except UNREADABLE as error:
+            reason = f"{type(error).__name__}: {error}"
+            return [TelemetryRecord(t_ns, "host", values, {name: reason for name in values if values[name] is None})]
         return [TelemetryRecord(t_ns, "host", values)]
 
 
 def _busy_and_total_s() -> tuple[float, float]:
-    """Time of all cores; guest time is excluded, since user time includes it."""
+    """Time of all cores since the machine started; without guest time, since user time includes it."""
     times = psutil.cpu_times()._asdict()
     total_s = sum(times.values()) - times.get("guest", 0.0) - times.get("guest_nice", 0.0)
     return total_s - times["idle"] - times.get("iowait", 0.0), total_s

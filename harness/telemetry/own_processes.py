@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import os
 import subprocess
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -81,8 +81,19 @@ def listeners() -> list[Listener]:
     Raises:
         psutil.Error, OSError: none can be.
     """
-    sockets = (each for each in psutil.net_connections("tcp") if each.status == psutil.CONN_LISTEN)
-    return [Listener(each.laddr.ip, each.laddr.port, each.pid) for each in sockets if each.laddr and each.pid]
+    sockets: list[tuple[Any, int | None]]
+    try:
+        sockets = [(each, each.pid) for each in psutil.net_connections("tcp")]
+    except psutil.AccessDenied:  # on macOS only root sees those of all processes
+        sockets = [(each, process.pid) for process in psutil.process_iter() for each in _sockets(process)]
+    listening = ((each, pid) for each, pid in sockets if each.status == psutil.CONN_LISTEN and each.laddr and pid)
+    return [Listener(each.laddr.ip, each.laddr.port, pid) for each, pid in listening]
+
+
+def _sockets(process: psutil.Process) -> list[Any]:
+    with contextlib.suppress(psutil.Error):
+        return list(process.net_connections("tcp"))
+    return []
 
 
 def at_address(url: str) -> OwnProcesses:

@@ -1,4 +1,6 @@
-"""Wait for descriptors for nanoseconds: Linux's epoll_pwait2(2), through ctypes because Python has only milliseconds.
+"""Wait for descriptors, as exactly as the system can.
+
+Linux's epoll_pwait2(2) counts nanoseconds; ctypes calls it, because Python has only milliseconds.
 
 Spinning is no more exact: Linux takes a real-time process that never sleeps off its core for 50 ms of every second in
 which anything else wants to run there.
@@ -92,9 +94,9 @@ class PollPoller:
         return [(fd, mask) for fd, mask in events if not mask & select.POLLNVAL][:most]
 
     def wait(self, remaining_ns: int) -> None:
-        """Return on an event, or more than a millisecond before ``remaining_ns`` have passed."""
+        """Return on an event, or about a millisecond before ``remaining_ns`` have passed."""
         if remaining_ns > _COARSE_LEAD_NS:
-            self._poll.poll(min(remaining_ns - _COARSE_LEAD_NS, _LONGEST_NS) / 1e6)
+            self._poll.poll(min(remaining_ns - _COARSE_LEAD_NS, _LONGEST_NS) // 1_000_000)
 
     def close(self) -> None:
         """Do nothing: it holds nothing."""

@@ -115,7 +115,8 @@ class TruthServer:
 
     def stop(self) -> None:
         """Make :meth:`serve` return; safe from any thread."""
-        os.write(self._pipe[1], b"\0")
+        for wake in self._pipe[1:]:  # none once it is closed
+            os.write(wake, b"\0")
 
     def serve(self) -> None:
         """Answer until :meth:`stop`."""

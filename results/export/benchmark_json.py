@@ -27,7 +27,7 @@ from bakeoff.results.records import RequestRecord, TrialRecord
 from bakeoff.results.run.cells import Cell, Trial
 from bakeoff.results.run.run import Run, by_repeat
 from bakeoff.results.run.work import Work
-from bakeoff.results.schema import SCHEMA_VERSION, decoding, schema_problem
+from bakeoff.results.schema import SCHEMA_VERSION, decoder_of, schema_problem
 
 FORMAT = "5.3.1"
 """Version of pytest-benchmark whose format is written."""
@@ -145,7 +145,7 @@ def read_benchmark_json(path: Path) -> list[StoredRun]:
             "export its run again with this version of Bakeoff"
         )
     try:
-        runs = decoding(_File, Path("export"), head.schema_version)(data).bakeoff.runs
+        runs = decoder_of(_File, Path("export"), head.schema_version)(data).bakeoff.runs
     except UNDECODABLE as error:
         raise NotImportable(f"{path} is damaged ({error}); export its run again") from error
     return [msgspec.structs.replace(run, file=str(path), finished=[*map(_complete, run.finished)]) for run in runs]

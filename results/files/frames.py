@@ -18,7 +18,7 @@ from bakeoff.results.errors import UNDECODABLE, NotWritable, RunUnreadable
 from bakeoff.results.files.append_only import AppendOnlyFile
 from bakeoff.results.files.integrity import RESTORE, verify
 from bakeoff.results.records import StoredFile
-from bakeoff.results.schema import SCHEMA_VERSION, decoding
+from bakeoff.results.schema import decoder_of
 
 R = TypeVar("R", bound=msgspec.Struct)
 MAX_FRAME_BYTES = 256 * 2**20
@@ -67,20 +67,20 @@ class FrameLog(Generic[R]):
         path: of the file.
         record: type of each frame.
         stored: what the file was when its trial was finished; None if that is not known.
-        schema: of the file.
+        schema: of the file; None for today's.
 
     Attributes:
         path: path of the file.
-        schema: of the file.
+        schema: of the file; None for today's.
     """
 
     def __init__(
-        self, path: Path, record: type[R], stored: StoredFile | None = None, schema: int = SCHEMA_VERSION
+        self, path: Path, record: type[R], stored: StoredFile | None = None, schema: int | None = None
     ) -> None:
         self.path: Path = path
-        self.schema: int = schema
+        self.schema: int | None = schema
         self._stored = stored
-        self._decode = decoding(record, path, schema, msgspec.msgpack)
+        self._decode = decoder_of(record, path, schema, msgspec.msgpack)
 
     @property
     def torn_bytes(self) -> int:

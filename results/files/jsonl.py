@@ -15,7 +15,7 @@ from bakeoff.results.errors import UNDECODABLE, RunUnreadable
 from bakeoff.results.files.append_only import AppendOnlyFile
 from bakeoff.results.files.integrity import RESTORE, read_stored, verify
 from bakeoff.results.records import StoredFile
-from bakeoff.results.schema import SCHEMA_VERSION, decoding
+from bakeoff.results.schema import decoder_of
 
 R = TypeVar("R", bound=msgspec.Struct)
 _BLOCK = 1 << 16
@@ -89,7 +89,7 @@ def read_log(
     record: type[R],
     stored: StoredFile | None = None,
     follows: Callable[[bytes], bool] = lambda _: True,
-    schema: int = SCHEMA_VERSION,
+    schema: int | None = None,
 ) -> Log[R]:
     """Read all records of ``path``; a missing file is an empty log.
 
@@ -98,7 +98,7 @@ def read_log(
         record: type of each line.
         stored: what the file was when its trial was finished; None if that is not known.
         follows: whether a line belongs after the lines before.
-        schema: of the file.
+        schema: of the file; None for today's.
 
     Raises:
         RunUnreadable: a line before the last is not a record, one does not belong where it is, or the file is not what
@@ -107,7 +107,7 @@ def read_log(
     data = read_stored(path, stored)
     if data is None:
         return Log([])
-    decode = decoding(record, path, schema)
+    decode = decoder_of(record, path, schema)
     lines = data.split(b"\n")
     torn = len(lines.pop())  # the bytes after the last newline; none in a clean log
     records: list[R] = []
@@ -124,7 +124,7 @@ def read_log(
 
 
 def whole_records(
-    path: Path, record: type[R], stored: StoredFile | None, remedy: str = RESTORE, schema: int = SCHEMA_VERSION
+    path: Path, record: type[R], stored: StoredFile | None, remedy: str = RESTORE, schema: int | None = None
 ) -> Iterator[R]:
     """Read the records of a file that is written as a whole, so that no crash can leave a torn line.
 
@@ -135,7 +135,7 @@ def whole_records(
         record: type of each line.
         stored: as for :func:`read_log`.
         remedy: what to do if it is damaged.
-        schema: of the file.
+        schema: of the file; None for today's.
 
     Raises:
         RunUnreadable: a line is incomplete or no record, or the file is not what was stored.
@@ -143,7 +143,7 @@ def whole_records(
     verify(path, stored, remedy)
     if not path.exists():
         return
-    decode, rest, lines = decoding(record, path, schema), b"", 0
+    decode, rest, lines = decoder_of(record, path, schema), b"", 0
     try:
         with path.open("rb") as file:
             while block := file.read(_SLICE):

@@ -76,7 +76,7 @@ from bakeoff.results.records import (
     Verdict,
 )
 from bakeoff.results.requests import Requests
-from bakeoff.results.schema import SCHEMA_VERSION, decoding
+from bakeoff.results.schema import decoder_of
 
 LOG_NAME = "run.jsonl"
 _TRIAL_ID = re.compile(r"[\w-][\w.-]*")
@@ -102,7 +102,7 @@ class TrialFolder:
         path: Path,
         files: Mapping[str, StoredFile] | None = None,
         requests: str = REQUESTS,
-        schema: int = SCHEMA_VERSION,
+        schema: int | None = None,
     ) -> None:
         self.path = path
         self._schema = schema
@@ -241,7 +241,7 @@ class TrialFolder:
             again = f"bakeoff report {self.path.parents[1]} decodes the raw log again"
             remedy = f"move it away, and {again}" if self.has_requests() else again
         # Requests that were decoded again are records of the version that did it.
-        schema = self._schema if self._requests.name == REQUESTS else SCHEMA_VERSION
+        schema = self._schema if self._requests.name == REQUESTS else None
         records = whole_records(self._requests, RequestRecord, self.stored(self._requests), remedy, schema)
         are_judged = self.stored(self._requests) is not None
         try:
@@ -367,11 +367,11 @@ class RunFolder:
         write_atomic(self.log_path, encoded(events))
 
     @property
-    def _schema(self) -> int:
+    def _schema(self) -> int | None:
         try:
             return schema_of_run(self.log_path)
-        except OSError:  # a run that is being written
-            return SCHEMA_VERSION
+        except OSError:  # it has no log yet
+            return None
 
     def read_log(self) -> RunLog:
         """Read the log.
@@ -567,7 +567,7 @@ def _read(path: Path, kind: type[_Record], stored: StoredFile | None) -> _Record
     if data is None:
         return None
     try:
-        return decoding(kind, path, schema_of(path, data))(data)
+        return decoder_of(kind, path, schema_of(path, data))(data)
     except UNDECODABLE as error:
         raise RunUnreadable(f"{path} cannot be read ({error}); {RESTORE}") from error
 

@@ -8,7 +8,7 @@ import msgspec
 from bakeoff.results.errors import UNDECODABLE, NotCalibrated, NotWritable, RunUnreadable
 from bakeoff.results.files.atomic import write_atomic
 from bakeoff.results.records import ClientError
-from bakeoff.results.schema import schema_problem
+from bakeoff.results.schema import SCHEMA_VERSION
 
 SATURATED_BELOW = 0.98
 """Below this fraction of the requested chunks per second, the client or its mock server was saturated."""
@@ -94,6 +94,6 @@ def read_calibration(path: Path) -> Calibration:
         raise NotCalibrated("this machine has not been calibrated; run: bakeoff lab calibrate") from error
     except (OSError, *UNDECODABLE) as error:
         raise RunUnreadable(f"{path} cannot be read ({error}); run bakeoff lab calibrate again") from error
-    if problem := schema_problem(calibration.schema_version):
-        raise RunUnreadable(f"{path} {problem}")
+    if calibration.schema_version != SCHEMA_VERSION:
+        raise RunUnreadable(f"{path} has schema {calibration.schema_version}; run bakeoff lab calibrate again")
     return calibration

@@ -11,7 +11,7 @@ from typing import Any
 NAME = "bakeoff"
 """Of the distribution."""
 REPOSITORY = "https://github.com/OWNER/bakeoff"
-"""Where everybody finds Bakeoff. tests/test_repository.py lists the files that name it, too, and holds them to it."""
+"""Where everybody finds Bakeoff; ``make owner`` changes it here and wherever else it stands."""
 _RECEIPT = "uv-receipt.toml"
 _TOOLS = {_RECEIPT: "uv tool install --force", "pipx_metadata.json": "pipx install --force"}
 """Commands of tools that keep a program in an environment of its own, by the file that each writes into it."""

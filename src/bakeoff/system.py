@@ -16,6 +16,7 @@ CAN_LAUNCH = hasattr(os, "pidfd_open")
 CAN_BIND = hasattr(os, "sched_setaffinity")
 """Whether a process can be bound to cores."""
 HAS_EPOLL = hasattr(select, "epoll")
+"""Whether the kernel tells which of many descriptors are ready without reading through all of them."""
 HAS_POLICIES = hasattr(os, "sched_setscheduler")
 """Whether a process has a scheduling policy beside its nice value."""
 _RSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024
@@ -23,12 +24,12 @@ _RSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024
 
 def proc() -> Path | None:
     """The proc file system, at ``psutil.PROCFS_PATH``; None if there is none."""
-    path = getattr(psutil, "PROCFS_PATH", None)
+    path = getattr(psutil, "PROCFS_PATH", None)  # psutil has it where there may be one
     try:
-        os.close(os.open(f"{path}/stat", os.O_RDONLY))
+        os.close(os.open(f"{path or '/proc'}/stat", os.O_RDONLY))
     except OSError:
         return None
-    return Path(str(path))
+    return Path(path or "/proc")
 
 
 def usable_cores() -> list[int]:

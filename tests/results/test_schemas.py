@@ -1,5 +1,6 @@
 """Runs of the schema before: a bump made for these tests, after which they are read, compared, gated and in history."""
 
+import contextlib
 import dataclasses
 import json
 import sys
@@ -7,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import bakeoff
@@ -14,13 +16,17 @@ from bakeoff.harness.cli import make_app
 from bakeoff.harness.cli.guarded import guarded
 from bakeoff.results import RunUnreadable, load, schema
 from bakeoff.results.export.benchmark_json import benchmark_json, read_benchmark_json
+from bakeoff.results.files.frames import FrameAppender, FrameLog
 from tests.results.builders import FAST, LOADS, SLOW, Sheet, build_run
 
 SHEET = Sheet(engines={"a": FAST, "b": SLOW}, loads=LOADS[:1], requests=8, invalid=(), regret=None)
+OF_THEN = schema.SCHEMA_VERSION
 NAMES = {
     "run": {"run_id": "id_of_run", "load": "level"},
     "requests": {"index": "number"},
     "export": {"title": "heading"},
+    "telemetry": {"source": "origin"},
+    "spans": {"at_ns": "t_ns"},
 }
 """Fields that the schema before called otherwise: today's names, and those of then."""
 
@@ -41,32 +47,36 @@ def rewrite(path: Path, names: Mapping[str, str]) -> None:
 
 @pytest.fixture
 def of_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run of schema 3 as that was before schema 4, which this version has."""
+    """A run of today's schema as that was before the next one, which this version has."""
     run = build_run(tmp_path / "runs", SHEET)
     rewrite(run / "run.jsonl", NAMES["run"])
-    for requests in run.rglob("requests.jsonl"):
-        rewrite(requests, NAMES["requests"])
+    for kind in ("requests", "telemetry"):
+        for file in run.rglob(f"{kind}.jsonl"):
+            rewrite(file, NAMES[kind])
     back = {kind: {then: now for now, then in names.items()} for kind, names in NAMES.items()}
     upgrades = {kind: lambda row, names=names: renamed(row, names) for kind, names in back.items()}
     bumped = schema.SCHEMA_VERSION + 1
     for module in [each for name, each in sys.modules.items() if name.startswith(("bakeoff", "tests"))]:
         if hasattr(module, "SCHEMA_VERSION"):
             monkeypatch.setattr(module, "SCHEMA_VERSION", bumped)
-    monkeypatch.setattr(schema, "UPGRADES", {3: upgrades})
+    monkeypatch.setattr(schema, "UPGRADES", {bumped - 1: upgrades})
     return run
 
 
 def test_it_is_read_as_what_it_was(of_then: Path, tmp_path: Path):
     now = load(build_run(tmp_path / "now", SHEET))
     then = load(of_then)
-    assert [run.log.started and run.log.started.schema_version for run in (then, now)] == [3, 4]
+    assert [run.log.started and run.log.started.schema_version for run in (then, now)] == [OF_THEN, OF_THEN + 1]
     assert then.summary.equals(now.summary)
     assert list(then.all_requests.ttft_s) == list(now.all_requests.ttft_s)
 
 
 def test_without_upgrades_it_is_refused_in_one_line(of_then: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(schema, "OLDEST_SCHEMA", 4)
-    with pytest.raises(RunUnreadable, match="has schema 3, and this version of bakeoff reads schema 4 only; measure"):
+    monkeypatch.setattr(schema, "OLDEST_SCHEMA", OF_THEN + 1)
+    with pytest.raises(
+        RunUnreadable,
+        match=f"has schema {OF_THEN}, and this version of bakeoff reads schema {OF_THEN + 1} only; measure",
+    ):
         load(of_then)
 
 
@@ -83,7 +93,7 @@ def test_it_is_compared_and_gated_with_a_run_of_today(
 
 def test_a_stored_baseline_of_then_is_a_baseline(of_then: Path, tmp_path: Path):
     data = json.loads(benchmark_json({"t": load(of_then)}))
-    data["bakeoff"]["schema_version"] = 3
+    data["bakeoff"]["schema_version"] = OF_THEN
     data["bakeoff"]["runs"] = renamed(data["bakeoff"]["runs"], NAMES["export"])
     file = tmp_path / "baseline.json"
     file.write_text(json.dumps(data))
@@ -97,3 +107,24 @@ def test_a_history_goes_across_the_bump(of_then: Path):
         build_run(of_then.parent, today)
     series = bakeoff.history(of_then.parent, metric=["ttft_p50_s"])
     assert [len(each.points) for each in series] == [6, 6]
+
+
+class Span(msgspec.Struct):
+    """A record of frames."""
+
+    at_ns: int
+
+
+@pytest.mark.usefixtures("of_then")
+def test_frames_are_upgraded_and_damaged_ones_are_named(tmp_path: Path):
+    path = tmp_path / "spans.frames"
+    with contextlib.closing(FrameAppender(path)) as file:
+        for record in (msgspec.defstruct("Then", [("t_ns", int)])(7), msgspec.defstruct("Odd", [("x", int)])(8)):
+            file.append(record)
+        file.flush()
+    frames = iter(FrameLog(path, Span, schema=OF_THEN))
+    assert next(frames) == Span(7)
+    with pytest.raises(RunUnreadable, match=r"spans\.frames: the frame at byte \d+ is damaged"):
+        next(frames)
+    with pytest.raises(RunUnreadable, match="is damaged"):
+        list(FrameLog(path, Span))

@@ -25,7 +25,6 @@ from bakeoff.results.errors import NotWritable, RunUnreadable
 from bakeoff.results.files.frames import FrameLog
 from bakeoff.results.log.store import TrialFolder
 from bakeoff.results.records import StreamRecord
-from bakeoff.results.schema import SCHEMA_VERSION
 from bakeoff.workloads import Tokenizer, WorkloadError
 
 PART_BYTES = 16 << 20
@@ -55,7 +54,7 @@ class Part(msgspec.Struct, frozen=True):
     start: int
     end: int
     out: str
-    schema: int = SCHEMA_VERSION
+    schema: int | None = None
 
 
 class Decoded(msgspec.Struct, frozen=True):

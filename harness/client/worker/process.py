@@ -9,7 +9,6 @@ system allows that.
 """
 
 import asyncio
-import contextlib
 import gc
 import os
 import pkgutil
@@ -112,12 +111,10 @@ def allow_open_files() -> None:
     """Raise the soft limit of open files to the hard one: each request in flight has a socket."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _MAX_OPEN_FILES)
-    for limit in (wanted, _MACOS_OPEN_FILES):
-        if soft == resource.RLIM_INFINITY or soft >= limit:
-            return
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
-            return
+    if sys.platform == "darwin":
+        wanted = min(wanted, _MACOS_OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _print(reply: Reply) -> None:

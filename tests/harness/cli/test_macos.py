@@ -31,10 +31,10 @@ def test_a_remote_server_is_measured_and_what_cannot_be_is_absent_with_its_reaso
     trial = load(next((tmp_path / "runs").iterdir())).finished[-1]
     assert {finding.code for finding in trial.record.findings if finding.severity is Severity.INVALID} <= PAUSED
     assert len(trial.requests) > 0
-    sampled = {record.source: record for record in trial.telemetry}
     for source, name in (("host", "cpu_share"), ("host", "memory_available_bytes"), ("cpu", "own_s"),
                          ("client", "rss_bytes"), ("client", "cpu_s")):  # fmt: skip
-        assert sampled[source].values[name], f"{source} {name}"
+        values = [record.values[name] for record in trial.telemetry if record.source == source]
+        assert any(value is not None for value in values), f"{source} {name}"
 
 
 def test_an_engine_is_launched_on_linux_only(tmp_path: Path) -> None:

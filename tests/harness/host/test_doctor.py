@@ -155,7 +155,9 @@ def busy(root: Path, pid: int, own_ticks: int, idle_ticks: int) -> None:
     place.mkdir(parents=True, exist_ok=True)
     fields = ["R", 1, *[0] * 9, own_ticks, 0, 0, 0, *[0] * 30]
     (place / "stat").write_text(f"{pid} (burner) {' '.join(map(str, fields))}\n")
-    (root / "proc/stat").write_text(f"cpu  0 0 0 {idle_ticks} 0 0 0 0 0 0\ncpu0 0\nbtime 1\n")
+    (root / "proc/stat").write_text(
+        f"cpu  0 0 0 {idle_ticks} 0 0 0 0 0 0\ncpu0 0 0 0 {idle_ticks} 0 0 0 0 0 0\nbtime 1\n"
+    )
 
 
 def test_foreign_load_names_the_busiest_process(tmp_path: Path) -> None:

@@ -63,3 +63,13 @@ for module, names in _LACKING.items():
 builtins.open = io.open = _hiding(builtins.open)
 for name in ("open", "stat", "lstat", "listdir", "scandir", "readlink"):
     setattr(os, name, _hiding(getattr(os, name)))
+
+import psutil  # noqa: E402  (imported with /proc in sight, as it reads it)
+
+
+def _refused(*_: object, **__: object) -> list[object]:
+    """As macOS answers who is not root."""
+    raise psutil.AccessDenied(0)
+
+
+psutil.net_connections = _refused
