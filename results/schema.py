@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from bakeoff.results.errors import UNDECODABLE, RunUnreadable
+
 R = TypeVar("R")
 
 SCHEMA_VERSION = 3
@@ -42,9 +44,9 @@ def decoder_of(
     """What decodes the records of a file, after turning those of an earlier schema into today's.
 
     Args:
-        record: type of the records.
-        path: of the file.
-        schema: of the file; None for today's.
+        record: the records' type.
+        path: the file's.
+        schema: the file's; None for today's.
         codec: ``msgspec.json`` or ``msgspec.msgpack``.
 
     Returns:
@@ -67,3 +69,39 @@ def decoder_of(
         return msgspec.convert(value, record)
 
     return decode
+
+
+def schema_of_run(path: Path) -> int:
+    """The schema of a log, and of its run's files; today's if not even the first line is whole.
+
+    Raises:
+        OSError, RunUnreadable: it cannot be read, or has a schema that cannot be.
+    """
+    with path.open("rb") as file:
+        first = file.readline()
+    return schema_of(path, first) if first.endswith(b"\n") else SCHEMA_VERSION
+
+
+class _Versioned(msgspec.Struct):
+    """The field that is read first, because it determines the format of the others."""
+
+    schema_version: int = 0
+
+
+def schema_of(path: Path, data: bytes) -> int:
+    """The schema of a record, before its fields are decoded.
+
+    Args:
+        path: where it is stored.
+        data: JSON.
+
+    Raises:
+        RunUnreadable: it is no record, or has a schema that cannot be read.
+    """
+    try:
+        schema = msgspec.json.decode(data, type=_Versioned).schema_version
+    except UNDECODABLE as error:
+        raise RunUnreadable(f"{path} cannot be read ({error}); restore it from a copy") from error
+    if problem := schema_problem(schema):
+        raise RunUnreadable(f"{path} {problem}")
+    return schema

@@ -67,11 +67,11 @@ class FrameLog(Generic[R]):
         path: of the file.
         record: type of each frame.
         stored: what the file was when its trial was finished; None if that is not known.
-        schema: of the file; None for today's.
+        schema: the file's; None for today's.
 
     Attributes:
         path: path of the file.
-        schema: of the file; None for today's.
+        schema: the file's; None for today's.
     """
 
     def __init__(

@@ -98,7 +98,7 @@ def read_log(
         record: type of each line.
         stored: what the file was when its trial was finished; None if that is not known.
         follows: whether a line belongs after the lines before.
-        schema: of the file; None for today's.
+        schema: the file's; None for today's.
 
     Raises:
         RunUnreadable: a line before the last is not a record, one does not belong where it is, or the file is not what
@@ -135,7 +135,7 @@ def whole_records(
         record: type of each line.
         stored: as for :func:`read_log`.
         remedy: what to do if it is damaged.
-        schema: of the file; None for today's.
+        schema: the file's; None for today's.
 
     Raises:
         RunUnreadable: a line is incomplete or no record, or the file is not what was stored.

@@ -11,14 +11,14 @@ from typing import Any
 
 import msgspec
 
-from bakeoff.results.errors import UNDECODABLE, RunUnreadable
+from bakeoff.results.errors import RunUnreadable
 from bakeoff.results.files.chain import Chain
 from bakeoff.results.files.jsonl import Appender, read_log
 from bakeoff.results.log.search import Attempt, SearchConfig
 from bakeoff.results.machine.ceilings import Ceilings
 from bakeoff.results.prices import Prices, TokenPrices
 from bakeoff.results.records import GridPoint, RunStatus, Slo, StoredFile, TrialPlan, TrialRecord
-from bakeoff.results.schema import SCHEMA_VERSION, schema_problem
+from bakeoff.results.schema import schema_of_run
 
 
 class Source(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -369,39 +369,3 @@ def _read(path: Path) -> tuple[RunLog, Chain]:
         raise RunUnreadable(f"{path} cannot be read ({error}); restore it from a copy") from error
     chain = Chain()
     return RunLog(read_log(path, Event, follows=chain.holds, schema=schema).records), chain  # type: ignore[type-var]  (a union of structs)
-
-
-def schema_of_run(path: Path) -> int:
-    """The schema of a log, and of its run's files; today's if not even the first line is whole.
-
-    Raises:
-        OSError, RunUnreadable: it cannot be read, or has a schema that cannot be.
-    """
-    with path.open("rb") as file:
-        first = file.readline()
-    return schema_of(path, first) if first.endswith(b"\n") else SCHEMA_VERSION
-
-
-class _Versioned(msgspec.Struct):
-    """The field that is read first, because it determines the format of the others."""
-
-    schema_version: int = 0
-
-
-def schema_of(path: Path, data: bytes) -> int:
-    """The schema of a record, before its fields are decoded.
-
-    Args:
-        path: where it is stored.
-        data: JSON.
-
-    Raises:
-        RunUnreadable: it is no record, or has a schema that cannot be read.
-    """
-    try:
-        schema = msgspec.json.decode(data, type=_Versioned).schema_version
-    except UNDECODABLE as error:
-        raise RunUnreadable(f"{path} cannot be read ({error}); restore it from a copy") from error
-    if problem := schema_problem(schema):
-        raise RunUnreadable(f"{path} {problem}")
-    return schema

@@ -57,8 +57,6 @@ from bakeoff.results.log.run_log import (
     RunStarted,
     encoded,
     read_run_log,
-    schema_of,
-    schema_of_run,
 )
 from bakeoff.results.log.spans import SpanFrame
 from bakeoff.results.log.step_costs import TrialCosts
@@ -76,7 +74,7 @@ from bakeoff.results.records import (
     Verdict,
 )
 from bakeoff.results.requests import Requests
-from bakeoff.results.schema import decoder_of
+from bakeoff.results.schema import decoder_of, schema_of, schema_of_run
 
 LOG_NAME = "run.jsonl"
 _TRIAL_ID = re.compile(r"[\w-][\w.-]*")
@@ -94,7 +92,7 @@ class TrialFolder:
         path: the folder.
         files: what they were when they were stored, by relative path; readers refuse those that are no longer so.
         requests: name of the file of the decoded requests.
-        schema: of the run.
+        schema: the run's; None for today's.
     """
 
     def __init__(
