@@ -156,7 +156,7 @@ class FindingCode(StrEnum):
     )
     CLIENT_STALLED = "client_stalled", Cause.CLIENT, (
         "the client's event loop was {loop_lag_s} late, more than {max_loop_lag_s}; give the client a core of its own "
-        "(client.cores) or add {workers}"
+        "(client.cores, on Linux) or add {workers}"
     )
     """A worker's event loop was late because of its own work, or for an unknown reason."""
     CLIENT_PAUSED = "client_paused", Cause.MACHINE, (
@@ -165,7 +165,8 @@ class FindingCode(StrEnum):
     )
     CLIENT_ERROR = "client_error", Cause.CLIENT, (
         "the client's error in {latency} is {error_s}, more than {max_error_share} of the typical {typical_s}, and it "
-        "was busy in {busy_share} of its calibration; give it a core of its own (client.cores) or add {workers}"
+        "was busy in {busy_share} of its calibration; give it a core of its own (client.cores, on Linux) or add "
+        "{workers}"
     )
     CACHE_NOT_COLD = "cache_not_cold", Cause.EXPERIMENT, (
         "{cached_tokens} of {prompt_tokens} prompt tokens came from the prefix cache, but the trial repeats at most "

@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 
 from bakeoff import system
+from bakeoff.harness.host.cpu import UNREADABLE
 from bakeoff.harness.host.gpu import open_gpus
 from bakeoff.harness.version import checkout, version
 from bakeoff.results.log.run_log import Source
@@ -30,7 +31,7 @@ def environment() -> dict[str, Any]:
     return {
         "cpu": cpu_model(),
         "cores": len(system.usable_cores()),
-        "memory_bytes": psutil.virtual_memory().total,
+        "memory_bytes": _memory_bytes(),
         "kernel": platform.release(),
         "system": _system_name(),
         "python": sys.version.split()[0],
@@ -96,7 +97,17 @@ def cpu_model() -> str | None:
         name, _, value = line.partition(":")
         if name.strip() == "model name":
             return value.strip()
+    with contextlib.suppress(OSError, subprocess.SubprocessError):  # macOS
+        argv = ["sysctl", "-n", "machdep.cpu.brand_string"]
+        if brand := subprocess.run(argv, capture_output=True, text=True, check=True, timeout=5).stdout.strip():
+            return brand
     return platform.processor() or None
+
+
+def _memory_bytes() -> int | None:
+    with contextlib.suppress(*UNREADABLE):
+        return psutil.virtual_memory().total
+    return None
 
 
 def _system_name() -> str:

@@ -20,13 +20,19 @@ from bakeoff.engines.launcher import Launch
 from bakeoff.harness.telemetry import OwnProcesses
 
 _ASK_S = 5.0
+_SHOWN = 15
+"""Characters of a process's name that Linux keeps."""
 FORWARDERS = frozenset(
     {
+        "OrbStack Helper",
         "caddy",
+        "com.docker.backend",
         "docker-proxy",
         "envoy",
+        "gvproxy",
         "haproxy",
         "kubectl",
+        "limactl",
         "nginx",
         "pasta",
         "rootlessport",
@@ -34,6 +40,7 @@ FORWARDERS = frozenset(
         "socat",
         "ssh",
         "traefik",
+        "vpnkit",
     }
 )
 """Programs that listen on an engine's port on its behalf."""
@@ -109,7 +116,7 @@ def at_address(url: str) -> OwnProcesses:
         pids = {_root(pid) for pid in listening}
     if not pids:
         return OwnProcesses(unknown=f"the engine's processes: none that can be seen listens on port {port}")
-    if forwarders := names & FORWARDERS:
+    if forwarders := {name for name in names if any(name[:_SHOWN] == each[:_SHOWN] for each in FORWARDERS)}:
         return OwnProcesses(unknown=f"the engine's processes: {', '.join(forwarders)} listens on port {port} for them")
     return OwnProcesses(tuple(sorted(pids)))
 

@@ -15,6 +15,9 @@ REQUESTS = "requests.jsonl"
 RECOUNTED = f"requests-{DECODER}.jsonl"
 """The requests of a trial that an earlier version stored, as this one counts them."""
 
+DECODED_NOW = f"requests-schema-{SCHEMA_VERSION}.jsonl"
+"""The requests of a trial that was cut off, of a run with an earlier schema, decoded by this version."""
+
 
 class Recount(msgspec.Struct, frozen=True):
     """What a trial is by the rules of a later version."""

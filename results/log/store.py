@@ -49,7 +49,7 @@ from bakeoff.results.files.integrity import RESTORE, read_stored, stored_file, v
 from bakeoff.results.files.jsonl import Log, read_log, whole_records
 from bakeoff.results.findings import Finding
 from bakeoff.results.log.consistency import ImpossibleError, possible, span_problem, telemetry_problem
-from bakeoff.results.log.recount import RECOUNTED, REQUESTS, Recount
+from bakeoff.results.log.recount import DECODED_NOW, RECOUNTED, REQUESTS, Recount
 from bakeoff.results.log.run_log import (
     Event,
     Manifest,
@@ -74,7 +74,7 @@ from bakeoff.results.records import (
     Verdict,
 )
 from bakeoff.results.requests import Requests
-from bakeoff.results.schema import decoder_of, schema_of, schema_of_run
+from bakeoff.results.schema import SCHEMA_VERSION, decoder_of, schema_of, schema_of_run
 
 LOG_NAME = "run.jsonl"
 _TRIAL_ID = re.compile(r"[\w-][\w.-]*")
@@ -107,6 +107,9 @@ class TrialFolder:
         self._files = files or {}
         self.telemetry_log: Path = path / "telemetry.jsonl"
         self.span_log: Path = path / "spans.frames"
+        are_there = requests in self._files or (path / requests).exists()
+        if requests == REQUESTS and not are_there and schema not in {None, SCHEMA_VERSION}:
+            requests = DECODED_NOW
         self._requests = path / requests
         self._recount = path / "recount.json"
         self._quality = path / "quality.json"
@@ -238,8 +241,7 @@ class TrialFolder:
         if self.stream_logs():
             again = f"bakeoff report {self.path.parents[1]} decodes the raw log again"
             remedy = f"move it away, and {again}" if self.has_requests() else again
-        # Requests that were decoded again are records of the version that did it.
-        schema = self._schema if self._requests.name == REQUESTS else None
+        schema = self._requests_schema()
         records = whole_records(self._requests, RequestRecord, self.stored(self._requests), remedy, schema)
         are_judged = self.stored(self._requests) is not None
         try:
@@ -249,6 +251,13 @@ class TrialFolder:
         if problem := span_problem(requests):
             raise RunUnreadable(f"{self._requests} is damaged: {problem}; {remedy}")
         return requests.take(np.argsort(requests.ints("index"), kind="stable"))
+
+    def _requests_schema(self) -> int | None:
+        """That of the version that decoded them."""
+        if self._requests.name == REQUESTS:
+            return self._schema
+        recount = self.read_recount() if self._requests.name == RECOUNTED else None
+        return recount.schema_version if recount else None
 
     def write_recount(self, verdict: Verdict, findings: list[Finding]) -> None:
         """Say that the requests of this folder, as decoded last, and this verdict replace those that were stored."""

@@ -20,7 +20,7 @@ _WITHOUT_LIMIT = "other processes used {foreign_share} of the machine, {foreign_
 _IDLE_CLIENT = (
     "the client's error in {latency} is {error_s}, more than {max_error_share} of the typical {typical_s}, though it "
     "was busy in {busy_share} of its calibration; repeat when nothing else runs on the machine, or give the client a "
-    "core of its own (client.cores)"
+    "core of its own (client.cores, on Linux)"
 )
 """Template of a client that other load delays: more workers would not help."""
 _MOSTLY = 0.5

@@ -40,6 +40,7 @@ def usable_cores() -> list[int]:
 def peak_rss_bytes() -> int:
     """Peak memory of this program. On Linux ``ru_maxrss`` would include the parent's, which fork passes on."""
     if (files := proc()) is not None:
-        lines = (files / "self/status").read_text(encoding="ascii").splitlines()
-        return int(next(line for line in lines if line.startswith("VmHWM:")).split()[1]) * 1024
+        for line in (files / "self/status").read_text(encoding="ascii").splitlines():
+            if line.startswith("VmHWM:"):  # not in every sandbox
+                return int(line.split()[1]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT_BYTES

@@ -17,6 +17,7 @@ from bakeoff.harness.cli.guarded import guarded
 from bakeoff.results import RunUnreadable, load, schema
 from bakeoff.results.export.benchmark_json import benchmark_json, read_benchmark_json
 from bakeoff.results.files.frames import FrameAppender, FrameLog
+from bakeoff.results.log.store import RunFolder
 from tests.results.builders import FAST, LOADS, SLOW, Sheet, build_run
 
 SHEET = Sheet(engines={"a": FAST, "b": SLOW}, loads=LOADS[:1], requests=8, invalid=(), regret=None)
@@ -128,3 +129,14 @@ def test_frames_are_upgraded_and_damaged_ones_are_named(tmp_path: Path):
         next(frames)
     with pytest.raises(RunUnreadable, match="is damaged"):
         list(FrameLog(path, Span))
+
+
+def test_what_this_version_decodes_of_a_run_that_was_cut_off_is_not_upgraded(of_then: Path):
+    """Its version left no requests; those that are decoded now have today's form, and a name of their own."""
+    run = RunFolder.open(of_then)
+    (stored, *_) = load(of_then).finished
+    decoded = list(stored.requests)
+    run.trial("cut-off").create()
+    run.trial("cut-off").write_requests(decoded)
+    assert [record.index for record in run.trial("cut-off").read_requests()] == [record.index for record in decoded]
+    assert not (of_then / "trials/cut-off/requests.jsonl").exists()
