@@ -5,12 +5,16 @@ import pytest
 
 from bakeoff.results.statistics.steps import MOST_DEVIATIONS, autocorrelation_time, largest_step
 
-RNG = np.random.default_rng(0)
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    """The same draws in every test, whichever worker runs it."""
+    return np.random.default_rng(0)
 
 
 @pytest.mark.parametrize("place", [20, 100, 180])
-def test_a_step_is_found_where_it_is(place: int):
-    values = np.exp(0.1 * RNG.normal(size=200))
+def test_a_step_is_found_where_it_is(rng: np.random.Generator, place: int):
+    values = np.exp(0.1 * rng.normal(size=200))
     values[place:] *= 1.5
     step = largest_step(values)
     assert step is not None
@@ -37,9 +41,9 @@ def test_neither_a_slow_drift_nor_the_last_digits_hide_a_step(place: int):
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.5, 0.9])
-def test_noise_is_none(correlation: float):
+def test_noise_is_none(rng: np.random.Generator, correlation: float):
     for _ in range(100):
-        values = RNG.normal(size=300)
+        values = rng.normal(size=300)
         for i in range(1, 300):
             values[i] = correlation * values[i - 1] + values[i] * (1 - correlation**2) ** 0.5
         step = largest_step(values)
@@ -54,9 +58,9 @@ def test_short_or_constant_series_have_none():
     assert constant.deviations == 0
 
 
-def test_the_autocorrelation_time_is_that_of_the_process():
+def test_the_autocorrelation_time_is_that_of_the_process(rng: np.random.Generator):
     """(1 + 0.5) / (1 − 0.5) = 3 of a first-order process."""
-    values = RNG.normal(size=20_000)
+    values = rng.normal(size=20_000)
     for i in range(1, 20_000):
         values[i] += 0.5 * values[i - 1]
     assert autocorrelation_time(values - values.mean()) == pytest.approx(3.0, rel=0.15)
