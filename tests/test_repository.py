@@ -130,5 +130,5 @@ def test_only_the_step_that_publishes_may_prove_its_identity():
     assert {job for job, may in allowed.items() if may} == {"publish", "site"}, "the package index and the pages"
     assert release["permissions"] == {"contents": "read"}
     publish = release["jobs"]["publish"]
-    assert (publish["needs"], publish["environment"]) == (["build", "image-check"], "pypi")
+    assert (publish["needs"], publish["environment"]) == (["build", "image"], "pypi")
     assert [step for step in publish["steps"] if "run" in step] == []

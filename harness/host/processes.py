@@ -121,7 +121,7 @@ class ProcessTree:
         self._roots = tuple(roots)
         self._proc = system.proc()
         self._processes: dict[int, _StatFile | _PsutilProcess] = {}
-        self._newest_pid: bytes | None = None
+        self._newest_pid: int | None = None
         self._search_ns = self._search_anyway_ns = 0
 
     def add(self, root: int) -> None:
@@ -172,15 +172,15 @@ class ProcessTree:
                     self._processes[pid] = self._opened(pid)
                 pending += _children(pid, self._proc)
 
-    def _newest(self) -> bytes | None:
+    def _newest(self) -> int | None:
         """The pid that was given last on this machine; None if the system does not say."""
         if self._proc is None:
             return None
         try:
-            newest = (self._proc / "loadavg").read_bytes().rpartition(b" ")[2]
-        except OSError:
+            newest = int((self._proc / "loadavg").read_bytes().rpartition(b" ")[2])
+        except (OSError, ValueError):
             return None
-        return newest if int(newest) >= os.getpid() else None  # a sandbox shows 0, or pids have begun again
+        return newest if newest >= os.getpid() else None  # a sandbox shows 0, or pids have begun again
 
     def _opened(self, pid: int) -> _StatFile | _PsutilProcess:
         return _PsutilProcess(pid) if self._proc is None else _StatFile(f"{self._proc}/{pid}/stat")

@@ -1,5 +1,6 @@
 """Readings of the host and of process trees."""
 
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,19 +19,22 @@ class HostProbe:
 
     def __init__(self) -> None:
         self._before: tuple[float, float] | None = None
+        with contextlib.suppress(*UNREADABLE):
+            self._before = _busy_and_total_s()
 
     def read(self, t_ns: int) -> list[TelemetryRecord]:
         """``cpu_share`` (1 is all cores busy) since the last reading, ``memory_available_bytes``."""
         values: dict[str, float | int | str | None] = {"cpu_share": None, "memory_available_bytes": None}
+        reason = "there was no earlier reading"
         try:
             before, self._before = self._before, _busy_and_total_s()
-            busy_s, total_s = (new - old for new, old in zip(self._before, before or (0.0, 0.0), strict=True))
-            values["cpu_share"] = round(busy_s / total_s, 3) if total_s > 0 else 0.0
+            if before is not None:
+                busy_s, total_s = (new - old for new, old in zip(self._before, before, strict=True))
+                values["cpu_share"] = round(busy_s / total_s, 3) if total_s > 0 else 0.0
             values["memory_available_bytes"] = psutil.virtual_memory().available
         except UNREADABLE as error:
             reason = f"{type(error).__name__}: {error}"
-            return [TelemetryRecord(t_ns, "host", values, {name: reason for name in values if values[name] is None})]
-        return [TelemetryRecord(t_ns, "host", values)]
+        return [TelemetryRecord(t_ns, "host", values, {name: reason for name in values if values[name] is None})]
 
 
 def _busy_and_total_s() -> tuple[float, float]:

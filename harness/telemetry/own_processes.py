@@ -92,15 +92,10 @@ def listeners() -> list[Listener]:
     try:
         sockets = [(each, each.pid) for each in psutil.net_connections("tcp")]
     except psutil.AccessDenied:  # on macOS only root sees those of all processes
-        sockets = [(each, process.pid) for process in psutil.process_iter() for each in _sockets(process)]
+        processes = psutil.process_iter(["net_connections"])  # None where they cannot be seen
+        sockets = [(each, process.pid) for process in processes for each in process.info["net_connections"] or ()]
     listening = ((each, pid) for each, pid in sockets if each.status == psutil.CONN_LISTEN and each.laddr and pid)
     return [Listener(each.laddr.ip, each.laddr.port, pid) for each, pid in listening]
-
-
-def _sockets(process: psutil.Process) -> list[Any]:
-    with contextlib.suppress(psutil.Error):
-        return list(process.net_connections("tcp"))
-    return []
 
 
 def at_address(url: str) -> OwnProcesses:

@@ -28,6 +28,7 @@ trial that is or contains a symbolic link is refused before anything in it is re
 
 import contextlib
 import fnmatch
+import functools
 import itertools
 import os
 import re
@@ -50,14 +51,7 @@ from bakeoff.results.files.jsonl import Log, read_log, whole_records
 from bakeoff.results.findings import Finding
 from bakeoff.results.log.consistency import ImpossibleError, possible, span_problem, telemetry_problem
 from bakeoff.results.log.recount import DECODED_NOW, RECOUNTED, REQUESTS, Recount
-from bakeoff.results.log.run_log import (
-    Event,
-    Manifest,
-    RunLog,
-    RunStarted,
-    encoded,
-    read_run_log,
-)
+from bakeoff.results.log.run_log import Event, Manifest, RunLog, RunStarted, encoded, read_run_log
 from bakeoff.results.log.spans import SpanFrame
 from bakeoff.results.log.step_costs import TrialCosts
 from bakeoff.results.log.step_log import EngineEvent, HttpRecord
@@ -107,9 +101,9 @@ class TrialFolder:
         self._files = files or {}
         self.telemetry_log: Path = path / "telemetry.jsonl"
         self.span_log: Path = path / "spans.frames"
-        are_there = requests in self._files or (path / requests).exists()
-        if requests == REQUESTS and not are_there and schema not in {None, SCHEMA_VERSION}:
-            requests = DECODED_NOW
+        if requests == REQUESTS and schema not in {None, SCHEMA_VERSION}:
+            are_there = requests in self._files or (path / requests).exists()
+            requests = requests if are_there else DECODED_NOW
         self._requests = path / requests
         self._recount = path / "recount.json"
         self._quality = path / "quality.json"
@@ -373,7 +367,7 @@ class RunFolder:
         """Replace the log. To append to a running run, use :class:`~bakeoff.results.log.run_log.RunLogWriter`."""
         write_atomic(self.log_path, encoded(events))
 
-    @property
+    @functools.cached_property
     def _schema(self) -> int | None:
         try:
             return schema_of_run(self.log_path)

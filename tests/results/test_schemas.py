@@ -43,7 +43,7 @@ def renamed(value: Any, names: Mapping[str, str]) -> Any:
 def rewrite(path: Path, names: Mapping[str, str]) -> None:
     """Write a file of JSON lines anew, without hashes."""
     rows = [renamed(json.loads(line), names) for line in path.read_bytes().splitlines()]
-    path.write_text("".join(json.dumps({key: row[key] for key in row if key != "hash"}) + "\n" for row in rows))
+    path.write_text("".join(json.dumps({key: row[key] for key in row if key != "chain"}) + "\n" for row in rows))
 
 
 @pytest.fixture

@@ -63,6 +63,6 @@ def test_nothing_is_looked_through_where_no_process_was_started(tree: ProcessTre
     looked: list[int] = []
     children = processes._children
     monkeypatch.setattr(processes, "_children", lambda pid, proc: looked.append(pid) or children(pid, proc))
-    monkeypatch.setattr(tree, "_newest", iter([b"4711\n", b"4711\n", b"4712\n"]).__next__)
+    monkeypatch.setattr(tree, "_newest", iter([4711, 4711, 4712]).__next__)
     counts = [len(looked) for second in (0, 1, 2) if tree.read(second * S)]
     assert counts[0] == counts[1] < counts[2]
