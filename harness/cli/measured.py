@@ -5,13 +5,20 @@ from typing import TYPE_CHECKING
 
 from bakeoff.harness.cli.command import REHEARSING, Rehearsed
 from bakeoff.harness.cli.exits import EXIT_INVALID, EXIT_OK
-from bakeoff.harness.cli.options import DryRun, File, Json
+from bakeoff.harness.cli.options import DEFAULT_OUT, DryRun, File, Json
 from bakeoff.harness.cli.output import print_notice
 
 if TYPE_CHECKING:
     from bakeoff.harness.experiment.config import Experiment
     from bakeoff.results import Run
     from bakeoff.results.log.store import RunFolder
+
+
+def destination(out: File) -> tuple[Path, str | None]:
+    """The folder of new runs, and the store to which they are copied while they go on, of ``--out``."""
+    from bakeoff.results.log.remote import is_remote
+
+    return (DEFAULT_OUT, str(out)) if is_remote(out) else (Path(out), None)
 
 
 def measured(experiment: "Experiment", out: File, earlier: "RunFolder | None" = None) -> "Run":
@@ -29,8 +36,9 @@ def measured(experiment: "Experiment", out: File, earlier: "RunFolder | None" = 
     if REHEARSING.get():
         rehearse(experiment)
         raise Rehearsed
-    folder = create_run(experiment, Path(out), earlier)
-    interrupted = run_into(folder, experiment, earlier)
+    root, store = destination(out)
+    folder = create_run(experiment, root, earlier)
+    interrupted = run_into(folder, experiment, earlier, store=store)
     if interrupted:
         raise RunInterrupted(results.load(folder.path))  # `report` decodes what is left
     return read(folder.path)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     Bands = float | str | Iterable[str]
     JsonObject = str | Mapping[str, Any]
     Headers = Texts | Mapping[str, str]
+    _Out = File
 else:
     # What the command line makes of them. A program may pass more, which the checker sees above.
     File = Path
@@ -31,9 +32,10 @@ else:
     Bands = Annotated[list[str], cyclopts.Parameter(name="--band", negative="")]
     JsonObject = str
     Headers = Annotated[list[str], cyclopts.Parameter(name="--header", negative="")]
+    _Out = str | Path  # tokens become text: a path of s3://bucket would be s3:/bucket
 
-Out = Annotated[File, cyclopts.Parameter(name="--out")]
-"""Folder for run folders."""
+Out = Annotated[_Out, cyclopts.Parameter(name="--out")]
+"""Folder for run folders, or a store's address."""
 DryRun = Annotated[bool, cyclopts.Parameter(name="--dry-run", negative="", show_default=False)]
 Json = Annotated[bool, cyclopts.Parameter(name="--json", negative="", show_default=False)]
 """Machine-readable output on stdout."""

@@ -26,6 +26,7 @@ from bakeoff.harness.quality import check_quality
 from bakeoff.harness.traffic.planner import Traffic
 from bakeoff.results.errors import RunUnreadable
 from bakeoff.results.findings import REJECTIONS
+from bakeoff.results.log.remote import RunCopy
 from bakeoff.results.log.run_log import (
     EngineFate,
     EngineLost,
@@ -53,6 +54,7 @@ class Conductor:
         runner: runs one trial.
         warm_up: warms engines up.
         reusable: finished trials of an earlier run by fingerprint, each with its run folder; those used are removed.
+        copy: the run's copy in a store, which follows it.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class Conductor:
         runner: TrialRunner,
         warm_up: WarmUp,
         reusable: dict[str, list[tuple[RunFolder, TrialRecord]]],
+        copy: RunCopy | None = None,
     ) -> None:
         self._preparation = preparation
         self._experiment = preparation.experiment
@@ -75,6 +78,7 @@ class Conductor:
         self._runner = runner
         self._warm_up = warm_up
         self._reusable = reusable
+        self._copy = copy
         self._starts: Counter[str] = Counter()
         self._builds: dict[str, dict[str, Any]] = {}
         self._busy: dict[str, str] = {}  # running servers that stayed busy, with the reason for giving them up
@@ -86,7 +90,7 @@ class Conductor:
         """Carry out the policy's decisions until it is done."""
         try:
             while not isinstance(decision := await self._world.in_thread(policy.next, self._writer.log), Done):
-                self._append(decision)
+                await self._append(decision)
                 if isinstance(decision, TrialPlanned):
                     await self._begin_turn(decision)
                     if not await self._reused(decision.plan):
@@ -132,10 +136,10 @@ class Conductor:
         traffic = await self._world.in_thread(self._traffic, plan)
         record = await self._runner.run(plan, self._order(plan), under_test, traffic, self.fingerprint(plan))
         running.trials += 1
-        self._append(TrialFinished(record=record))
+        await self._append(TrialFinished(record=record))
         if (rejection := _rejection(record)) is not None:
             await self._stop()
-            self._append(EngineLost(engine=plan.engine, turn=planned.turn, reason=rejection, given_up=True))
+            await self._append(EngineLost(engine=plan.engine, turn=planned.turn, reason=rejection, given_up=True))
             return
         if _was_changed(record):
             await self._stop()  # the next trial starts it, or finds its new processes
@@ -156,11 +160,11 @@ class Conductor:
         """
         label, preparation = planned.plan.engine, self._preparation
         if label in self._busy:
-            self._append(EngineLost(engine=label, turn=planned.turn, reason=self._busy[label], given_up=True))
+            await self._append(EngineLost(engine=label, turn=planned.turn, reason=self._busy[label], given_up=True))
             return None
         self._starts[label] += 1
         number = self._starts[label]
-        self._append(EngineStarting(engine=label, turn=planned.turn, start=number))
+        await self._append(EngineStarting(engine=label, turn=planned.turn, start=number))
         log, port = self._run.engine_log(label, number), self._experiment.engine(label).port
         engine = preparation.engines[label]
         for address in addresses_of(engine):
@@ -178,7 +182,7 @@ class Conductor:
         known_s = [round_s for round_s in rounds if round_s is not None]
         self._running.idle_s = max(known_s) if len(known_s) == len(rounds) else None
         startup = under_test.startup
-        self._append(
+        await self._append(
             EngineStarted(
                 engine=label, turn=planned.turn, start_s=startup.start_s, warm_up_requests=startup.warm_up_requests,
                 is_warm=startup.is_warm,
@@ -227,7 +231,7 @@ class Conductor:
         fate = EngineFate.NOT_READY if isinstance(error, NotReady) else fate
         trials = self._running.trials if self._running else 0
         await self._stop()
-        self._append(
+        await self._append(
             EngineLost(
                 engine=label, turn=planned.turn, reason=masked(_reason(label, planned.turn, error)), fate=fate,
                 given_up=trials == 0,
@@ -252,7 +256,7 @@ class Conductor:
             )  # fmt: skip
             for record in of_repeat:
                 for name, file in self._run.trial_of(record).stored_files().items():
-                    self._append(FileAdded(trial=record.id, name=name, file=file))
+                    await self._append(FileAdded(trial=record.id, name=name, file=file))
 
     async def _stop(self) -> None:
         running, self._running = self._running, None
@@ -281,7 +285,7 @@ class Conductor:
             attempt=plan.attempt,
             reused_from=record.reused_from or source.path.name,
         )  # fmt: skip
-        self._append(TrialFinished(record=reused))
+        await self._append(TrialFinished(record=reused))
         self._runner.learn_pace(reused)
         return True
 
@@ -302,8 +306,18 @@ class Conductor:
     def _order(self, plan: TrialPlan) -> int:
         return 1 + [planned.id for planned in self._writer.log.plans].index(plan.id)
 
-    def _append(self, event: Event) -> None:
+    async def _append(self, event: Event) -> None:
+        """Log an event; once the run's copy has it, too, tell the observer.
+
+        Where the copy's store fails, the end of a trial tries again: a store that is gone may need minutes to say so.
+        """
         self._writer.append(event)
+        copy = self._copy
+        if copy is not None and (copy.problem is None or isinstance(event, TrialFinished)):
+            failed = copy.problem is not None
+            await self._world.in_thread(copy.update, self._writer.log)
+            if copy.problem is not None and not failed:
+                self._observer.notice(f"{copy.problem}; the run goes on, and each trial tries again")
         self._observer.event(self._writer.log)
 
 

@@ -7,6 +7,7 @@ then :func:`~bakeoff.harness.conduct.recovery.recover` decodes the requests of t
 
 import asyncio
 import contextlib
+import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -20,7 +21,7 @@ from bakeoff.engines import pick_port
 from bakeoff.engines.base import addresses_of
 from bakeoff.engines.secrets import conceal_environment, masked, masked_data
 from bakeoff.harness.conduct.conductor import Conductor
-from bakeoff.harness.conduct.policies import Policy
+from bakeoff.harness.conduct.policies import Done, Policy
 from bakeoff.harness.conduct.policies.capacity_search import CapacitySearch
 from bakeoff.harness.conduct.policies.fixed_plan import FixedPlan, is_spoilt
 from bakeoff.harness.conduct.policies.gate import Gate, InterimAnalyses
@@ -36,8 +37,9 @@ from bakeoff.harness.host.amd import READER
 from bakeoff.harness.host.environment import VERSION
 from bakeoff.harness.host.scratch import scratch_folder
 from bakeoff.results import Run
-from bakeoff.results.errors import NotWritable, ResultsError, RunUnreadable
-from bakeoff.results.log.run_log import RunEnded, RunLogWriter, RunStarted
+from bakeoff.results.errors import NotReachable, NotWritable, ResultsError, RunUnreadable
+from bakeoff.results.log.remote import RunCopy
+from bakeoff.results.log.run_log import RunEnded, RunLog, RunLogWriter, RunStarted
 from bakeoff.results.log.search import SearchConfig
 from bakeoff.results.log.store import QUICK_BYTES, RunFolder
 from bakeoff.results.machine.ceilings import Ceilings, stored_ceilings
@@ -115,14 +117,38 @@ def run_into(
     experiment: Experiment,
     earlier: RunFolder | None = None,
     make_policy: MakePolicy = fixed_plan,
+    *,
+    store: str | None = None,
 ) -> bool:
-    """Run an experiment into ``folder`` with its progress on stderr; returns whether it was interrupted."""
+    """Run an experiment into ``folder`` with its progress on stderr; returns whether it was interrupted.
+
+    Args:
+        folder: made by :func:`create_run`.
+        experiment: the same as the folder's.
+        earlier: a run whose finished trials are reused.
+        make_policy: chooses the trials.
+        store: address of a store's folder of runs, to which the run is copied while it goes on.
+
+    Raises:
+        NotReachable: the store cannot be written; the folder is removed, and nothing is measured.
+    """
+    copy = _begun_copy(folder, store) if store is not None else None
     with progress(Console(stderr=True), experiment, folder.read_log()) as observer:
+        if copy is not None:
+            observer.notice(f"the run is copied to {copy.address} while it goes on")
         try:
-            current_world().run(run_experiment(experiment, folder, observer, earlier, make_policy))
+            current_world().run(run_experiment(experiment, folder, observer, earlier, make_policy, copy=copy))
         except (KeyboardInterrupt, asyncio.CancelledError):
             return True
     return False
+
+
+def _begun_copy(folder: RunFolder, store: str) -> RunCopy:
+    try:
+        return RunCopy.begin(folder, store)
+    except NotReachable:
+        shutil.rmtree(folder.path)
+        raise
 
 
 def rehearse(experiment: Experiment) -> None:
@@ -156,6 +182,8 @@ async def run_experiment(
     observer: Observer,
     earlier: RunFolder | None = None,
     make_policy: MakePolicy = fixed_plan,
+    *,
+    copy: RunCopy | None = None,
 ) -> None:
     """Run the trials that a policy chooses into ``run``, reusing the finished ones of ``earlier``.
 
@@ -163,51 +191,63 @@ async def run_experiment(
 
     Raises:
         EngineError, WorkloadError: the model, an engine's options or the traffic are wrong.
-        NotWritable: the disk is full; records written before are intact.
+        NotWritable: the disk is full; records written before are intact. Or the run has ended, and its copy lacks some.
         CancelledError: interrupted; the finished trials are kept.
     """
     task, world = asyncio.current_task(), current_world()
-    limits, client = experiment.trial, experiment.client
     assert task is not None
     world.on_termination(task.cancel)  # handle SIGTERM and SIGHUP like Ctrl-C
     with contextlib.closing(RunLogWriter(run.log_path, world.now_ns)) as writer:
         try:
-            async with (
-                prepared(
-                    experiment, run, world, observer.fetching, redraw=writer.log.search is not None
-                ) as preparation,
-                world.sampler() as telemetry,
-                world.fleet(client) as fleet,
-            ):
-                fleet.on_silence = observer.silence
-                conductor = Conductor(
-                    preparation,
-                    run,
-                    writer,
-                    observer,
-                    runner=TrialRunner(
-                        experiment,
-                        run,
-                        fleet,
-                        telemetry,
-                        tokenizer=preparation.tokenizer,
-                        world=world,
-                        observer=observer,
-                    ),
-                    warm_up=WarmUp(fleet, preparation.planner, limits, client.transport, world.now_ns),
-                    reusable=reusable(earlier, is_search=writer.log.search is not None),
-                )
-                done = await conductor.carry_out(make_policy(preparation, run))
+            done = await _carried_out(
+                experiment, run, writer, observer, earlier=earlier, make_policy=make_policy, copy=copy
+            )
         except asyncio.CancelledError:
             _end(writer, world, RunStatus.INTERRUPTED, "interrupted by the user")
             recover(run, most_bytes=QUICK_BYTES)
+            if incomplete := _end_copy(run, writer.log, copy):
+                observer.notice(str(incomplete))
             raise
         except Exception as error:
             cause = first_leaf(error)
             with contextlib.suppress(NotWritable):  # the error may be a full disk
                 _end(writer, world, RunStatus.FAILED, f"{type(cause).__name__}: {cause}")
+            if incomplete := _end_copy(run, writer.log, copy):
+                observer.notice(str(incomplete))
             raise
         _end(writer, world, RunStatus.FAILED if done.failure else RunStatus.COMPLETE, done.failure, *done.notes)
+        if incomplete := _end_copy(run, writer.log, copy):
+            raise incomplete
+
+
+async def _carried_out(
+    experiment: Experiment,
+    run: RunFolder,
+    writer: RunLogWriter,
+    observer: Observer,
+    *,
+    earlier: RunFolder | None,
+    make_policy: MakePolicy,
+    copy: RunCopy | None,
+) -> Done:
+    world, client = current_world(), experiment.client
+    is_search = writer.log.search is not None
+    async with (
+        prepared(experiment, run, world, observer.fetching, redraw=is_search) as preparation,
+        world.sampler() as telemetry,
+        world.fleet(client) as fleet,
+    ):
+        fleet.on_silence = observer.silence
+        tokenizer = preparation.tokenizer
+        runner = TrialRunner(
+            experiment, run, fleet, telemetry, tokenizer=tokenizer, world=world, observer=observer
+        )  # fmt: skip
+        warm_up = WarmUp(fleet, preparation.planner, experiment.trial, client.transport, world.now_ns)
+        conductor = Conductor(
+            preparation, run, writer, observer,
+            runner=runner, warm_up=warm_up, reusable=reusable(earlier, is_search=is_search), copy=copy,
+        )  # fmt: skip
+        return await conductor.carry_out(make_policy(preparation, run))
 
 
 def reusable(earlier: RunFolder | None, *, is_search: bool) -> dict[str, list[tuple[RunFolder, TrialRecord]]]:
@@ -319,6 +359,16 @@ def _end(writer: RunLogWriter, world: World, status: RunStatus, failure: str | N
         status=status, ended_utc=_text(world.now_utc()), failure=masked(failure) if failure else None, notes=list(notes)
     )
     writer.append(ended)
+
+
+def _end_copy(run: RunFolder, log: RunLog, copy: RunCopy | None) -> NotWritable | None:
+    """Store the rest of a run that has ended in its copy, if it has one; returns the error if that fails."""
+    if copy is None:
+        return None
+    copy.update(log)
+    if copy.problem is None:
+        return None
+    return NotWritable(copy.problem, f"the run is whole in {run.path}: copy that folder to {copy.address}")
 
 
 def _text(moment: datetime) -> str:

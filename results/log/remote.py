@@ -1,10 +1,12 @@
-"""Read-only access to run folders in remote stores (``s3://…``, ``gs://…``, ``az://…``).
+"""Run folders in object stores (``s3://…``, ``gs://…``, ``az://…``): read, and copied to while a run goes on.
 
-A copy is kept in the user's cache folder and updated on each access: a file is fetched again only if the store reports
-that it changed. Nothing is ever written to the store.
+A reader keeps a copy in the user's cache folder and updates it on each access: a file is fetched again only if the
+store reports that it changed. Reading writes nothing to the store.
 """
 
+import contextlib
 import hashlib
+from collections.abc import Generator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -12,17 +14,84 @@ import msgspec
 import platformdirs
 
 from bakeoff.installation import how_to_install
-from bakeoff.results.errors import NotReachable, NotWritable, RunNotFound
+from bakeoff.results.errors import NotReachable, NotWritable, ResultsError, RunNotFound
 from bakeoff.results.files.atomic import write_atomic
-from bakeoff.results.log.store import LOG_NAME
+from bakeoff.results.log.run_log import RunLog
+from bakeoff.results.log.store import LOG_NAME, RunFolder
 
 _FETCHED_FILE = ".fetched.json"
 _BLOCK = 1 << 20
 
 
-def is_remote(place: str | Path) -> bool:
+def is_remote(place: object) -> bool:
     """Whether ``place`` is the address of a store rather than a path."""
     return "://" in str(place)
+
+
+class RunCopy:
+    """The copy of a run in a store, which follows the run's folder.
+
+    It can be read after each update, and after an update that was cut off: the log, which names files, is stored after
+    them. The log is stored whole, since a store cannot append; the files of a trial, when it has ended.
+
+    Args:
+        run: the folder.
+        address: the store's folder of runs.
+
+    Attributes:
+        address: the copy's.
+        problem: why the last update failed, in one line; None if the copy has all that it should.
+    """
+
+    def __init__(self, run: RunFolder, address: str) -> None:
+        self.address: str = f"{address.rstrip('/')}/{run.path.name}"
+        self.problem: str | None = None
+        self._folder = run.path
+        self._store, self._root = _opened(self.address)
+        self._stored: dict[str, tuple[int, int]] = {}
+
+    @classmethod
+    def begin(cls, run: RunFolder, address: str) -> "RunCopy":
+        """Copy a run that begins.
+
+        Raises:
+            NotReachable: a package for the protocol is missing, or the store cannot be written.
+        """
+        copy = cls(run, address)
+        copy.update(run.read_log())
+        if copy.problem is not None:
+            raise NotReachable(copy.problem)
+        return copy
+
+    def update(self, log: RunLog) -> None:
+        """Store what is new; if that fails, :attr:`problem` says why, and the next update stores it.
+
+        Args:
+            log: the run's log, whose events are in its file.
+        """
+        try:
+            with _reached(f"{self.address} cannot be written"):
+                for name in self._names(log):
+                    self._put(name)
+        except NotReachable as error:
+            self.problem = str(error)
+        else:
+            self.problem = None
+
+    def _names(self, log: RunLog) -> list[str]:
+        """Files that belong into the copy, the log last."""
+        paths = [path.relative_to(self._folder) for path in sorted(self._folder.rglob("*")) if path.is_file()]
+        wanted = [path for path in paths if not path.name.startswith(".") and path != Path(LOG_NAME)]
+        ended = [path for path in wanted if path.parts[0] != "trials" or log.ended or path.parts[1] in log.finished]
+        return [*(path.as_posix() for path in ended), LOG_NAME]
+
+    def _put(self, name: str) -> None:
+        path = self._folder / name
+        state = path.stat()
+        version = (state.st_size, state.st_mtime_ns)
+        if self._stored.get(name) != version:
+            self._store.put_file(str(path), f"{self._root}/{name}")
+            self._stored[name] = version
 
 
 def fetched(address: str) -> Path:
@@ -36,37 +105,57 @@ def fetched(address: str) -> Path:
         NotReachable: a package for the protocol is missing, or the store cannot be read.
         NotWritable: the cache cannot be written.
     """
+    store, root = _opened(address)
+    with _reached(f"{address} cannot be read"):
+        return _updated_copy(store, root, address)
+
+
+def _opened(address: str) -> tuple[Any, str]:
+    """The store of an address, and the address's path inside it."""
     try:
         import fsspec  # noqa: PLC0415  (an extra)
     except ImportError as error:
         raise NotReachable(f"{address} is in a remote store: {how_to_install('remote')}") from error
-    try:
+    with _reached(f"{address} cannot be reached"):
         store, root = fsspec.core.url_to_fs(address)
-        return _updated_copy(store, _files(store, root, address), _cache_folder(address))
-    except (RunNotFound, NotReachable, NotWritable):
-        raise
-    except Exception as error:  # each store raises its own errors
-        raise NotReachable(f"{address} cannot be read: {' '.join(str(error).split())}") from error
-
-
-def _files(store: Any, root: str, address: str) -> dict[str, str]:  # noqa: ANN401  (fsspec has no types)
-    """Name within the run → path in the store."""
     if "file" in store.protocol:  # symbolic links would be followed and copied as files
         raise NotReachable(f"{address} is a local path; give it without file://")
-    inside = {_inside(path, root): path for path in store.find(root)}
-    if LOG_NAME not in inside:
-        raise RunNotFound(f"{address} is not a run folder (it holds no {LOG_NAME})")
-    return inside
+    return store, root.rstrip("/")
 
 
-def _updated_copy(store: Any, inside: dict[str, str], target: Path) -> Path:  # noqa: ANN401
+@contextlib.contextmanager
+def _reached(what: str) -> Generator[None]:
+    """Each store raises its own errors; this turns them into ours, which begin with ``what``."""
+    try:
+        yield
+    except ResultsError:
+        raise
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise NotReachable(f"{what}: {reason}") from error
+
+
+def _updated_copy(store: Any, root: str, address: str) -> Path:  # noqa: ANN401  (fsspec has no types)
     """Update the copy; the list of its files and their versions is written last."""
+    store.invalidate_cache()  # of an earlier access by this process
+    log = f"{root}/{LOG_NAME}"
+    if not store.exists(log):
+        raise RunNotFound(f"{address} is not a run folder (it holds no {LOG_NAME})")
+    target = _cache_folder(address)
     list_file = target / _FETCHED_FILE
     fetched_versions: dict[str, str] = msgspec.json.decode(list_file.read_bytes()) if list_file.exists() else {}
-    versions = {name: str(store.ukey(path)) for name, path in inside.items()}
-    for name, path in inside.items():
+    versions: dict[str, str] = {}
+
+    def update(name: str, path: str) -> None:
+        versions[name] = str(store.ukey(path))
         if fetched_versions.get(name) != versions[name] or not (target / name).is_file():
             _fetch(store, path, target / name)
+
+    update(LOG_NAME, log)  # before the list: a run that goes on stores the files that its log names first
+    store.invalidate_cache()
+    inside = {_inside(path, root): path for path in store.find(root)}
+    for name in inside.keys() - {LOG_NAME}:
+        update(name, inside[name])
     for name in fetched_versions.keys() - versions.keys():
         (target / name).unlink(missing_ok=True)
     write_atomic(list_file, msgspec.json.encode(versions))

@@ -34,6 +34,7 @@ import os
 import re
 import secrets
 import shutil
+import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -401,7 +402,7 @@ class RunFolder:
         return log.manifest(log.started, self.status(log))
 
     def status(self, log: RunLog | None = None) -> RunStatus:
-        """Final status of the run; ``incomplete`` if the log has no end and the process is gone.
+        """Final status of the run; ``incomplete`` if the log has no end and no process of this machine measures it.
 
         Args:
             log: the log, if already read.
@@ -409,7 +410,8 @@ class RunFolder:
         log = log or self.read_log()
         if log.ended is not None:
             return log.ended.status
-        alive = log.started is not None and _alive(log.started.pid, self.log_path)
+        is_ours = log.started is not None and log.started.host == socket.gethostname()
+        alive = log.started is not None and is_ours and _alive(log.started.pid, self.log_path)
         return RunStatus.RUNNING if alive else RunStatus.INCOMPLETE
 
     def trial_of(self, record: TrialRecord) -> TrialFolder:

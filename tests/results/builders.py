@@ -6,6 +6,7 @@ monotonic clock, so that every number in the folder is plausible and the same se
 
 import hashlib
 import os
+import socket
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -182,7 +183,7 @@ def begun(sheet: Sheet, plans: Sequence[TrialPlan]) -> list[Event]:
         name=sheet.texts.name,
         created_utc=sheet.created_utc,
         pid=sheet.pid,
-        host="bench-01",
+        host=socket.gethostname() if sheet.status is RunStatus.RUNNING else "bench-01",
         bakeoff_version="0.1.0",
         git_commit="3f9a1c2e5b7d",
         experiment={"name": sheet.texts.name, "repeats": sheet.repeats, "workload": [{"name": sheet.texts.workload}]},

@@ -151,7 +151,8 @@ def bench(
     name
         Name of the experiment and of its run folder.
     out
-        Parent of the new run folder.
+        Parent of the new run folder, or a store's address, such as s3://bucket/runs: the run is measured in runs/, and
+        copied there while it goes on.
     """
     from bakeoff.engines.addresses import Balance
     from bakeoff.engines.endpoint import endpoint

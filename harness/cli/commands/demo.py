@@ -28,7 +28,8 @@ def demo(*, out: Out = DEFAULT_OUT) -> "Run":
     Parameters
     ----------
     out
-        Parent of the new run folder.
+        Parent of the new run folder, or a store's address, such as s3://bucket/runs: the run is measured in runs/, and
+        copied there while it goes on.
     """
     from bakeoff.harness.experiment.reading import load_experiment
 

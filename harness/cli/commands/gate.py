@@ -10,7 +10,8 @@ import cyclopts
 
 from bakeoff.harness.cli.command import Command, Title, command, in_panels
 from bakeoff.harness.cli.exits import EXIT_CANNOT_TELL, EXIT_INVALID, EXIT_OK, EXIT_REGRESSION
-from bakeoff.harness.cli.options import DEFAULT_OUT, Bands, EveryMetric, Json, Metrics, Out, Source, Texts, texts
+from bakeoff.harness.cli.measured import destination
+from bakeoff.harness.cli.options import DEFAULT_OUT, Bands, EveryMetric, File, Json, Metrics, Out, Source, Texts, texts
 from bakeoff.harness.cli.output import print_line, print_result
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def gate(
         Judge the load levels and guardrails that both sides have, though the candidate lacks others of the baseline,
         which is exit 3.
     out
-        With an experiment: parent of the new run folder.
+        With an experiment: parent of the new run folder, or a store's address, as for bakeoff run.
     """
     from bakeoff.results.compare.config import agreed
     from bakeoff.results.compare.evaluation import perplexity_config
@@ -92,13 +93,13 @@ def gate(
     if PERPLEXITY.name in metrics:
         _check_perplexity(experiment, baselines, metrics, primary)
         return judge_evaluations(Path(baselines[0]), Path(candidate), perplexity_config(alpha, band))
-    if experiment is None and (repeats is not None or Path(out) != DEFAULT_OUT):
+    if experiment is None and (repeats is not None or str(out) != str(DEFAULT_OUT)):
         raise NotComparable("stored runs are compared as they are; leave out --repeats and --out")
     config = agreed(metrics, primary, alpha, band, detect=detect, only_common=only_common, unseen_sd=start_noise)
     try:
         if experiment is None:
             return _stored(baselines, candidate, config)
-        return _measured(experiment, _only_label(baselines), candidate, config, repeats=repeats, out=Path(out))
+        return _measured(experiment, _only_label(baselines), candidate, config, repeats=repeats, out=out)
     except NoEvidence as error:
         return NoVerdict(str(error))
 
@@ -131,7 +132,7 @@ def _stored(baseline: list[str], candidate: str, config: "ComparisonConfig") -> 
 
 
 def _measured(
-    source: "Source", baseline: str, candidate: str, config: "ComparisonConfig", *, repeats: int | None, out: Path
+    source: "Source", baseline: str, candidate: str, config: "ComparisonConfig", *, repeats: int | None, out: File
 ) -> "GateVerdict":
     """Measure the two engines and judge the run.
 
@@ -147,9 +148,10 @@ def _measured(
     from bakeoff.results.report import write_html
 
     experiment, a, b = gate_experiment(loaded_experiment(source), baseline, candidate, repeats)
-    folder = create_run(experiment, out)
+    root, store = destination(out)
+    folder = create_run(experiment, root)
     analyses = InterimAnalyses(folder, a, b, experiment.repeats, config)
-    if run_into(folder, experiment, make_policy=gate_policy(analyses)):
+    if run_into(folder, experiment, make_policy=gate_policy(analyses), store=store):
         print_line(f"interrupted: bakeoff report {folder.path} shows the finished trials")
         raise KeyboardInterrupt
 

@@ -5,6 +5,7 @@ from typing import Literal
 
 from bakeoff.harness.cli.command import Command, Title
 from bakeoff.harness.cli.exits import EXIT_OK
+from bakeoff.harness.cli.measured import destination
 from bakeoff.harness.cli.options import DEFAULT_OUT, Json, Out
 
 
@@ -30,14 +31,19 @@ def import_(
         Result file of vllm bench serve, profile_export.jsonl of AIPerf (or its folder; model and load are read from
         profile_export_aiperf.json beside it), or benchmarks.json of GuideLLM.
     out
-        Parent of the new run folder.
+        Parent of the new run folder, or a store's address, such as s3://bucket/runs, to which runs/RUN is copied.
     json
         Print the summary as JSON.
     """
     from bakeoff.harness.cli.stored import read, show
     from bakeoff.harness.run_import import IMPORTS
+    from bakeoff.results.log.remote import RunCopy
 
-    show(read(IMPORTS[tool](file, Path(out)).path), json=json)
+    root, store = destination(out)
+    run = IMPORTS[tool](file, root)
+    if store is not None:
+        RunCopy.begin(run, store)
+    show(read(run.path), json=json)
     return EXIT_OK
 
 

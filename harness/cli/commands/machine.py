@@ -1,11 +1,11 @@
 """The command that measures the ceilings of this machine: machine."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import cyclopts
 
 from bakeoff.harness.cli.command import Command, command
+from bakeoff.harness.cli.measured import destination
 from bakeoff.harness.cli.options import DEFAULT_OUT, Json, Out
 from bakeoff.harness.cli.output import print_line
 
@@ -48,7 +48,7 @@ def machine(*, seconds: Annotated[float, _SECONDS] = 0.5, out: Out = DEFAULT_OUT
     except ImportError as error:
         raise NotInstalled("bakeoff lab machine needs torch", how_to_install("engine")) from error
     measured = measure_machine(seconds)
-    path = store_ceilings(Path(out), environment(), measured)
+    path = store_ceilings(destination(out)[0], environment(), measured)
     print_line(f"stored: {path}")
     return measured
 

@@ -39,7 +39,8 @@ def profile(
     kernels
         Also record the engine's kernels for a second after each profiled trial, and add them to the trace.
     out
-        Parent of the new run folder.
+        Parent of the new run folder, or a store's address, such as s3://bucket/runs: the run is measured in runs/, and
+        copied there while it goes on.
     """
     import msgspec
 

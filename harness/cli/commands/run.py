@@ -1,10 +1,9 @@
 """The command ``bakeoff run``."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bakeoff.harness.cli.command import Command, Title, command
-from bakeoff.harness.cli.measured import exit_code, measured, show_measured
+from bakeoff.harness.cli.measured import destination, exit_code, measured, show_measured
 from bakeoff.harness.cli.options import (
     DEFAULT_OUT,
     Out,
@@ -46,13 +45,14 @@ def run(
     ray
         Ray cluster that runs the workers: auto, or host:port of its head. Default: client.ray of the file.
     out
-        Parent of the new run folder.
+        Parent of the new run folder, or a store's address, such as s3://bucket/runs: the run is measured in runs/, and
+        copied there while it goes on.
     """
     from bakeoff.harness.experiment.reading import loaded_experiment, with_client
     from bakeoff.results.log.store import earlier_run
 
     loaded = with_client(loaded_experiment(experiment), workers, ray)
-    earlier = earlier_run(Path(out), loaded.name, resume, print_notice) if resume else None
+    earlier = earlier_run(destination(out)[0], loaded.name, resume, print_notice) if resume else None
     return measured(loaded, out, earlier)
 
 

@@ -1,12 +1,12 @@
 """The command ``bakeoff search``."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import cyclopts
 
 from bakeoff.harness.cli.command import Command, Title, command, in_panels
 from bakeoff.harness.cli.exits import EXIT_INVALID, EXIT_OK
+from bakeoff.harness.cli.measured import destination
 from bakeoff.harness.cli.options import DEFAULT_OUT, Json, Out, Ray, Source, Texts, Workers, texts
 from bakeoff.harness.cli.output import print_line, print_notice, standard_output
 
@@ -82,7 +82,8 @@ def search(
     ray
         Ray cluster that runs the workers. Default: client.ray of the file.
     out
-        Parent of the new run folder.
+        Parent of the new run folder, or a store's address, such as s3://bucket/runs: the run is measured in runs/, and
+        copied there while it goes on.
     """
     from bakeoff.harness.conduct.policies.search_config import search_config, search_warnings, tiers_of
     from bakeoff.harness.conduct.run import capacity_search, create_run, run_into
@@ -108,9 +109,10 @@ def search(
     )  # fmt: skip
     for line in search_warnings(loaded, config):
         print_line(f"note: {line}")
-    earlier = earlier_run(Path(out), f"{loaded.name}-search", resume, print_notice) if resume else None
-    folder = create_run(loaded, Path(out), earlier, search=config)
-    interrupted = run_into(folder, loaded, earlier, capacity_search(config))
+    root, store = destination(out)
+    earlier = earlier_run(root, f"{loaded.name}-search", resume, print_notice) if resume else None
+    folder = create_run(loaded, root, earlier, search=config)
+    interrupted = run_into(folder, loaded, earlier, capacity_search(config), store=store)
     run = load(folder.path)
     if interrupted:
         raise RunInterrupted(run)

@@ -9,7 +9,8 @@ from rich.console import Console
 
 from bakeoff.engines import EngineSpec
 from bakeoff.harness.client.wire.orders import Silence
-from bakeoff.harness.conduct.progress import Estimate, PlainObserver, QuietObserver, Stage, plan_text
+from bakeoff.harness.conduct.estimate import Estimate
+from bakeoff.harness.conduct.progress import PlainObserver, QuietObserver, Stage, plan_text
 from bakeoff.harness.conduct.run import create_run, run_experiment
 from bakeoff.harness.conduct.world import inside
 from bakeoff.harness.experiment.config import Experiment, WorkloadConfig

@@ -76,8 +76,8 @@ def test_nothing_is_written_to_the_store(store: fsspec.AbstractFileSystem) -> No
     [
         ("memory://bucket/nothing", RunNotFound, "is not a run folder"),
         ("memory://bucket/runs", RunNotFound, "is not a run folder"),
-        ("nosuch://bucket/runs/one", NotReachable, "cannot be read: Protocol not known: nosuch"),
-        ("s3://bucket/runs/one", NotReachable, "Install s3fs"),
+        ("nosuch://bucket/runs/one", NotReachable, "cannot be reached: Protocol not known: nosuch"),
+        ("gs://bucket/runs/one", NotReachable, "install gcsfs"),
     ],
 )
 def test_an_unreachable_run_is_reported_in_one_line(

@@ -10,6 +10,7 @@ from bakeoff import results
 from bakeoff.harness.cli import make_app
 from bakeoff.harness.cli.commands import export, report
 from bakeoff.harness.cli.guarded import guarded
+from bakeoff.results.export.services import Service
 from bakeoff.results.report import render_html
 from bakeoff.results.views import VIEWS
 from bakeoff.results.views.exports import EXPORTS
@@ -31,7 +32,7 @@ def test_the_options_are_the_tools() -> None:
     """The command spells the options out, so that --help imports no view."""
     names, _ = get_args(get_args(report.Tool)[0])  # one of them, or None
     assert set(get_args(names)) == set(VIEWS)
-    assert set(get_args(get_args(export.Format)[0])) == set(EXPORTS)
+    assert set(get_args(get_args(export.Format)[0])) == {*EXPORTS, *Service}
 
 
 @pytest.mark.slow
