@@ -62,6 +62,7 @@ class ShownSearch(TypedDict):
 
     run: str
     report: str
+    answer: str | None
     search: SearchRecord | None
     capacities: list[Capacity]
     frontier: list[FrontierPoint]

@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from bakeoff.results.log.store import RunFolder
 
 
+def is_address(source: object) -> bool:
+    """Whether the source of an experiment is the URL of a running server."""
+    return str(source).startswith(("http://", "https://"))
+
+
 def destination(out: File) -> tuple[Path, str | None]:
     """The folder of new runs, and the store to which they are copied while they go on, of ``--out``."""
     from bakeoff.results.log.remote import is_remote

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 else:
     # What the command line makes of them. A program may pass more, which the checker sees above.
     File = Path
-    Source = Annotated[Path, cyclopts.Parameter()]
+    Source = Annotated[str | Path, cyclopts.Parameter()]
     Texts = Annotated[list[str], cyclopts.Parameter(negative="")]
     Numbers = Annotated[list[int], cyclopts.Parameter(negative="")]
     Files = Annotated[list[Path], cyclopts.Parameter(negative="")]
     Bands = Annotated[list[str], cyclopts.Parameter(name="--band", negative="")]
     JsonObject = str
     Headers = Annotated[list[str], cyclopts.Parameter(name="--header", negative="")]
-    _Out = str | Path  # tokens become text: a path of s3://bucket would be s3:/bucket
+    _Out = str | Path  # tokens become text, for a path of s3://bucket would be s3:/bucket
 
 Out = Annotated[_Out, cyclopts.Parameter(name="--out")]
 """Folder for run folders, or a store's address."""
@@ -45,6 +45,10 @@ Candidates = Annotated[Texts | None, cyclopts.Parameter(name="--with", negative=
 """Runs of a candidate."""
 Metrics = Annotated[Texts | None, cyclopts.Parameter(name="--metric", negative="")]
 """Metric names, as in the catalogue."""
+InputTokens = Annotated[int | None, cyclopts.Parameter(name="--input")]
+"""Tokens of each prompt."""
+OutputTokens = Annotated[int | None, cyclopts.Parameter(name="--output")]
+"""Tokens of each answer."""
 WorkloadOptions = Annotated[list[str] | None, cyclopts.Parameter(name="--option", negative="")]
 """Options of a workload, as key=value."""
 Workers = Annotated[int | None, cyclopts.Parameter(name="--workers")]

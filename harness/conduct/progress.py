@@ -2,6 +2,7 @@
 
 import abc
 import contextlib
+import math
 import time
 from collections.abc import Callable, Generator
 from enum import StrEnum
@@ -178,11 +179,12 @@ class SearchObserver(_LineObserver):
         self._console = console
         self._over = config.over
         self._most = config.trials * len(config.engines) * len(config.objectives)
+        self._limit_s = 60 * (config.minutes or math.inf) * len(config.engines) * len(config.objectives)
         self._trials_s: list[float] = []
         objectives = " and ".join(config.tiers.values()) or config.slo
         range_text = f"{config.load_at(config.levels[0]).label} to {config.load_at(config.levels[-1]).label}"
         seconds = self._most * (expected.of(config.load_at(config.levels[0])) + START_S / TRIALS_PER_TURN)
-        budget = f"at most {self._most} trials, about {clock_text(seconds)}"
+        budget = f"at most {self._most} trials, about {clock_text(min(seconds, self._limit_s))}"
         self._print(f"search from {range_text} for {objectives}: {budget}")
 
     def fetching(self, have_bytes: int, total_bytes: int | None) -> None:
@@ -206,7 +208,10 @@ class SearchObserver(_LineObserver):
     def _left(self) -> str:
         """``; at most about 5:10 left``: the trials that are left, as long as those so far."""
         left = self._most - len(self._trials_s)
-        return f"; at most about {clock_text(left * fmean(self._trials_s))} left" if self._trials_s and left > 0 else ""
+        if not self._trials_s or left <= 0:
+            return ""
+        left_s = min(left * fmean(self._trials_s), max(0.0, self._limit_s - sum(self._trials_s)))
+        return f"; at most about {clock_text(left_s)} left"
 
     def stage(self, plan: TrialPlan, stage: Stage) -> None:
         """Ignore a stage."""

@@ -1,4 +1,4 @@
-"""What a running server tells of itself, for ``bakeoff bench``."""
+"""Experiments with running servers, from what these tell of themselves and from options of the command line."""
 
 import asyncio
 import re
@@ -17,6 +17,7 @@ from bakeoff.engines.secrets import names_secret
 from bakeoff.harness.errors import BadExperiment
 from bakeoff.harness.experiment.config import Experiment
 from bakeoff.harness.experiment.reading import experiment_from
+from bakeoff.harness.traffic.profile.selection import select
 from bakeoff.workloads import APPROXIMATE
 
 
@@ -74,6 +75,94 @@ def identified(
         for server, identity in zip(servers, identities, strict=True)
     ]
     return experiment_of(found, models[0], folder), first.models
+
+
+DEFAULT_WORKLOAD = "chat"
+"""Workload of a server of which nothing else is said."""
+SEARCH_MINUTES = 5.0
+"""Default duration of a search whose experiment is an address."""
+_SEARCH_START, _SEARCH_TRIAL = 8, {"duration_s": 10.0, "ramp_s": 2.0}
+"""First level of such a search, and its trials, which are short: a search pools the requests of all of them."""
+
+
+def workload_data(
+    name: str, options: Sequence[str], scale: float | None, input_tokens: int | None, output_tokens: int | None
+) -> dict[str, Any]:
+    """The workload of an experiment, as in its file.
+
+    Args:
+        name: a workload's, or a path.
+        options: ``key=value`` of the workload.
+        scale: factor on the lengths of presets and traces.
+        input_tokens: length of each prompt; with the next, the workload is ``random``.
+        output_tokens: length of each answer.
+
+    Raises:
+        BadExperiment: lengths are given beside a workload that has its own.
+        WorkloadError: the workload or an option is unknown.
+    """
+    lengths = {"input_tokens": input_tokens, "output_tokens": output_tokens}
+    given = {key: value for key, value in lengths.items() if value is not None}
+    if given and name not in {DEFAULT_WORKLOAD, "random"}:
+        raise BadExperiment(f"--input and --output are lengths of random requests; {name} has its own: leave them out")
+    selected = select("random" if given else name, options)
+    return {
+        "name": selected.name,
+        "options": {**selected.options, **given, **({} if scale is None else {"scale": scale})},
+    }
+
+
+def searched_server(
+    url: str,
+    *,
+    over_rate: bool,
+    workload: dict[str, Any],
+    engine: str | None,
+    model: str | None,
+    tokenizer: str | None,
+    api_key_env: str | None,
+    header: str | Sequence[str] | Mapping[str, str] | None,
+) -> Experiment:
+    """The experiment of a search for what one running server carries.
+
+    Args:
+        url: base URL of the server.
+        over_rate: whether rates are searched, rather than concurrency.
+        workload: as by :func:`workload_data`.
+        engine: adapter of the server's API, as for :func:`identified`.
+        model: model name, as for :func:`identified`.
+        tokenizer: as for :func:`identified`.
+        api_key_env: environment variable that holds the server's API key.
+        header: headers of requests.
+
+    Raises:
+        BadExperiment, EngineError, WorkloadError: as :func:`identified`.
+    """
+    headers, secret_headers = split_headers(header)
+    server: dict[str, Any] = {"url": url, "headers": secret_headers}
+    server |= {"api_key_env": api_key_env} if api_key_env else {}
+    load = {"rate_per_s": 1.0, "arrival": "poisson"} if over_rate else {"concurrency": _SEARCH_START}
+    data: dict[str, Any] = {
+        "name": "bench",
+        "engines": [server],
+        "request": {"headers": headers},
+        "workload": workload,
+        "loads": [load],
+        "trial": _SEARCH_TRIAL,
+        "quality": {"samples": 0},
+    }
+    return identified(data, urls=[url], engine=engine, model=model, tokenizer=tokenizer)[0]
+
+
+def identified_line(experiment: Experiment, urls: Sequence[str]) -> str:
+    """What was found at the addresses of an experiment's engines: ``vllm at http://…; model m, tokenizer t``."""
+    bases, labels = [endpoint(each).base_url for each in urls], [each.name for each in experiment.engines]
+    if len(bases) > len(labels):
+        names = f"{', '.join(bases)}: replicas of one {labels[0]} (--against compares two servers)"
+    else:
+        names = ", ".join(f"{label} at {base}" for label, base in zip(labels, bases, strict=True))
+        names += " (one server: what differs is noise)" if len(set(bases)) < len(bases) else ""
+    return f"{names}; model {experiment.model.name}, tokenizer {experiment.model.tokenizer}"
 
 
 def _labels(adapters: Sequence[str], urls: Sequence[str]) -> list[str | None]:

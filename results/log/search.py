@@ -147,8 +147,8 @@ class SearchConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     trials: int = 20
     """Maximum trials of each engine for each tier; those chosen for other tiers do not count."""
     minutes: float | None = None
-    """Maximum minutes of each engine for each tier, starts included; None for no limit. The current trial is
-    finished."""
+    """Maximum minutes of each engine for each tier, starts included; None for no limit. No trial begins that
+    would last longer, if it took as long as those before it."""
 
     @property
     def objectives(self) -> dict[str, list[Objective]]:

@@ -17,10 +17,15 @@ def print_search(record: SearchRecord, console: Console, capacities: Sequence[Ca
     """Print the answers for each tier, with those per GPU and per megawatt."""
     shares = {(capacity.tier, capacity.engine): capacity for capacity in capacities}
     for tier in record.config.objectives:
+        for search in searches_of(record, tier):
+            console.print(Text(plain(f"{carried(record.config, search)}."), "bold"), soft_wrap=True)
+    console.print()
+    for tier in record.config.objectives:
         console.print(Text(f"{search_title(record.config, tier)}:", "bold"))
         for search in searches_of(record, tier):
             console.print(Text(f"  {plain(search_line(record.config, search))}"))
-            if capacity := shares.get((tier, search.engine)):
+            capacity = shares.get((tier, search.engine))
+            if capacity is not None and (capacity.gpus.value or capacity.power_w.value):
                 console.print(Text(f"    {plain(capacity_line(capacity))}", "dim"))
 
 
@@ -36,14 +41,29 @@ def search_title(config: SearchConfig, tier: str = "") -> str:
 
 
 def search_sentence(record: SearchRecord) -> str:
-    """The answers alone: ``Highest rate that meets ttft_p99<500ms: a 12.1/s [11.6, 12.6], b 14/s [13.2, 14.6].``."""
-    sentences_of_tiers: list[str] = []
-    for tier in record.config.objectives:
-        answers = ", ".join(
-            f"{search.engine} {answer(record.config.over, search)}" for search in searches_of(record, tier)
-        )
-        sentences_of_tiers.append(f"{search_title(record.config, tier)}: {answers}.")
-    return " ".join(sentences_of_tiers)
+    """The answers alone, to be quoted: ``vllm carries 9 users at a time with ttft_p90<500ms (95 %: 8 to 10).``."""
+    return " ".join(
+        f"{carried(record.config, search)}."
+        for tier in record.config.objectives
+        for search in searches_of(record, tier)
+    )
+
+
+def carried(config: SearchConfig, search: EngineSearch) -> str:
+    """What one engine carries for one tier, as a clause with its interval, or why that is not known."""
+    bounds = " and ".join(objective.text for objective in config.objectives[search.tier])
+    named = f"{search.tier} ({bounds})" if search.tier else bounds
+    unit = "sessions a second" if config.over is Over.RATE else "users at a time"
+    if not search.judged:
+        return f"nothing is known of what {search.engine} carries with {named}"
+    if search.level is None or search.high is None:
+        return f"{search.engine} meets {named} at no level that was tried"
+    if search.open_above:
+        least = f"at least {search.low:g} {unit}" if search.low is not None else "an unknown number: too few trials"
+        return f"{search.engine} carries {least} with {named}"
+    low = f"{search.low:g} to" if search.low is not None else "at most"
+    interval = f"{percent_text(1 - config.alpha)}: {low} {search.high:g}"
+    return f"{search.engine} carries {search.level:g} {unit} with {named} ({interval})"
 
 
 def search_lines(record: SearchRecord) -> list[str]:

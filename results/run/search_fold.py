@@ -161,8 +161,10 @@ class EngineState:
             return Ended.KNOWN
         if self._own >= self._config.trials:
             return Ended.TRIALS
-        if minutes is not None and self._own and self.spent_ns >= minutes * 60 * NS_PER_S:
-            return Ended.MINUTES
+        if minutes is not None and self._own:
+            mean_ns = self.spent_ns / self._own  # the next trial is expected to last as long
+            if self.spent_ns + mean_ns > minutes * 60 * NS_PER_S:
+                return Ended.MINUTES
         return None if self._bisection.levels else Ended.NO_EVIDENCE
 
     def _skip_above(self, attempt: Attempt) -> None:

@@ -8,9 +8,11 @@ from bakeoff.harness.cli.measured import exit_code, measured, show_measured
 from bakeoff.harness.cli.options import (
     DEFAULT_OUT,
     Headers,
+    InputTokens,
     JsonObject,
     Numbers,
     Out,
+    OutputTokens,
     Ray,
     Texts,
     WorkloadOptions,
@@ -41,6 +43,8 @@ def bench(
     workload: str = "chat",
     option: WorkloadOptions = None,
     scale: float | None = None,
+    input_tokens: InputTokens = None,
+    output_tokens: OutputTokens = None,
     rate: float | None = None,
     arrival: str = "poisson",
     concurrency: Numbers | None = None,
@@ -101,6 +105,10 @@ def bench(
         Workload option as key=value, such as images=1; repeat for several.
     scale
         Factor on the prompt and answer lengths of presets and traces. Default: 1.
+    input_tokens
+        Tokens of each prompt, of random text in place of --workload. Default: 128, with --output.
+    output_tokens
+        Tokens of each answer, with random prompts. Default: 32, with --input.
     rate
         Open loop: session arrivals per second.
     arrival
@@ -155,12 +163,16 @@ def bench(
         copied there while it goes on.
     """
     from bakeoff.engines.addresses import Balance
-    from bakeoff.engines.endpoint import endpoint
     from bakeoff.harness.errors import BadExperiment
-    from bakeoff.harness.experiment.bench import identified, json_object, split_headers
+    from bakeoff.harness.experiment.bench import (
+        identified,
+        identified_line,
+        json_object,
+        split_headers,
+        workload_data,
+    )
     from bakeoff.harness.experiment.config import TrialConfig
     from bakeoff.harness.experiment.reading import profiling
-    from bakeoff.harness.traffic.profile.selection import select
 
     if rate is not None and concurrency is not None:
         raise BadExperiment("bench needs one kind of load; give either a concurrency or a rate")
@@ -170,7 +182,6 @@ def bench(
     given = {"temperature": temperature, "top_p": top_p, "reasoning_effort": reasoning_effort}
     request = {name: value for name, value in given.items() if value is not None}
     request |= {"body": json_object(extra_body, "--extra-body"), "headers": headers, "stream": stream}
-    selected = select(workload, option or [])
     urls = texts(url)
     if not urls:
         raise BadExperiment("bench needs the address of a server; give --url")
@@ -195,11 +206,7 @@ def bench(
         "engines": [server] if against is None else [server, server | {"url": against}],
         "request": request,
         **({"slo": texts(slo)} if slo else {}),
-        "workload": {
-            "name": selected.name,
-            "options": {**selected.options, **({} if scale is None else {"scale": scale})},
-            "history": history,
-        },
+        "workload": workload_data(workload, option or [], scale, input_tokens, output_tokens) | {"history": history},
         "loads": loads if rate is None else [{"rate_per_s": rate, "arrival": arrival}],
         "rules": rules,
         "trial": {"ramp_s": ramp, "max_foreign_share": max_foreign_share}
@@ -214,16 +221,7 @@ def bench(
         print_notice(f"the server does not list a model '{model}'; it lists {', '.join(listed[:5])}")
     experiment = profiling(experiment) if profile else experiment
     if None in {engine, model, tokenizer} or against is not None or len(urls) > 1:
-        served = experiment.model
-        bases = [endpoint(each).base_url for each in asked]
-        names = ", ".join(f"{each.name} at {base}" for each, base in zip(experiment.engines, bases, strict=True))
-        if against is not None and len(set(bases)) == 1:
-            names += " (one server: what differs is noise)"
-        if len(urls) > 1:
-            one = experiment.engines[0].name
-            places = ", ".join(endpoint(each).base_url for each in urls)
-            names = f"{places}: replicas of one {one} (--against compares two servers)"
-        print_line(f"{names}; model {served.name}, tokenizer {served.tokenizer}")
+        print_line(identified_line(experiment, urls if len(urls) > 1 else asked))
     return measured(experiment, out)
 
 
@@ -237,7 +235,7 @@ def _exit_code(run: "Run") -> int:
 
 _PANELS = {
     "Server": "url against balance replica_header engine model tokenizer api_key_env",
-    "Traffic": "workload option scale rate arrival concurrency rules history seed",
+    "Traffic": "workload option scale input_tokens output_tokens rate arrival concurrency rules history seed",
     "Requests": "temperature top_p reasoning_effort extra_body header stream",
     "Trials": "slo duration ramp repeats profile max_foreign_share calibrate workers ray",
     "Output": "name out dry_run json",

@@ -5,6 +5,8 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+
 from bakeoff.harness.conduct.policies.capacity_search import requests_needed
 from bakeoff.harness.errors import BadExperiment
 from bakeoff.harness.experiment.config import Experiment
@@ -96,6 +98,13 @@ def search_config(
         engines=labels, over=over, slo="" if tiers else str(slo), tiers=tiers, low=low, high=high, template=template,
         start=start, guesses=guesses, resolution=resolution, alpha=alpha, trials=trials, minutes=minutes,
     )  # fmt: skip
+
+
+def with_requests_for(experiment: Experiment, config: SearchConfig) -> Experiment:
+    """The experiment with trials of as many requests as the objectives' highest percentile needs."""
+    needed = max(map(requests_needed, config.objectives.values()))
+    trial = msgspec.structs.replace(experiment.trial, min_requests=max(experiment.trial.min_requests, needed))
+    return msgspec.structs.replace(experiment, trial=trial)
 
 
 def search_warnings(experiment: Experiment, config: SearchConfig) -> list[str]:

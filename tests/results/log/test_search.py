@@ -46,7 +46,31 @@ def line(**changes: object) -> str:
 
 def test_an_answer_says_what_fails_above_it():
     assert line() == f"a: 12.1/s [11.6, 12.6], at 12.6/s {MISSED}; 4 trials"
-    assert search_sentence(RECORD) == "Highest rate that meets ttft_p99<500ms and itl_p99<30ms: a 12.1/s [11.6, 12.6]."
+
+
+BOUNDS = "with ttft_p99<500ms and itl_p99<30ms"
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({}, f"a carries 12.1 sessions a second {BOUNDS} (95 %: 11.6 to 12.6)."),
+        ({"low": None}, f"a carries 12.1 sessions a second {BOUNDS} (95 %: at most 12.6)."),
+        ({"low": 64.0, "open_above": True}, f"a carries at least 64 sessions a second {BOUNDS}."),
+        ({"level": None}, "a meets ttft_p99<500ms and itl_p99<30ms at no level that was tried."),
+        ({"attempts": []}, f"nothing is known of what a carries {BOUNDS}."),
+    ],
+)
+def test_an_answer_can_be_quoted(changes: dict[str, object], text: str):
+    search = msgspec.structs.replace(ENGINE_SEARCH, **changes)
+    assert search_sentence(msgspec.structs.replace(RECORD, engines=[search])) == text
+
+
+def test_concurrency_is_a_number_of_users():
+    config = msgspec.structs.replace(CONFIG, over=Over.CONCURRENCY, template=Load(), alpha=0.1)
+    search = msgspec.structs.replace(ENGINE_SEARCH, low=8.0, level=9.0, high=10.0)
+    sentence = search_sentence(msgspec.structs.replace(RECORD, config=config, engines=[search]))
+    assert sentence == f"a carries 9 users at a time {BOUNDS} (90 %: 8 to 10)."
 
 
 ANSWER = f"a: 12.1/s [11.6, 12.6], at 12.6/s {MISSED}; 4 trials"
@@ -123,4 +147,4 @@ def test_no_text_of_an_engine_reaches_the_terminal_as_it_is(text: str):
     search = msgspec.structs.replace(ENGINE_SEARCH, engine=text, attempts=attempts, lost=text)
     print_search(msgspec.structs.replace(RECORD, engines=[search]), Console(file=out))
     assert not {"\x1b", "\r", "\x9b", "\u202e"} & set(out.getvalue())
-    assert text.count("[red]") * 3 == out.getvalue().count("[red]"), "markup is text"
+    assert text.count("[red]") * 4 == out.getvalue().count("[red]"), "markup is text"

@@ -49,6 +49,41 @@ def searched(file: Path, *arguments: str, engine: VirtualEngine = ENGINE) -> int
         return bakeoff("search", str(file), *arguments, "--out", str(file.parent / "runs"))
 
 
+def test_the_address_of_a_server_is_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """In closed loops of equal answers of 0.9 s on 4 slots, a fifth user waits a quarter of an answer."""
+    monkeypatch.chdir(tmp_path)
+    words = ["--engine", "openai", "--model", "m", "--tokenizer", "approximate", "--input", "8", "--output", "5"]
+    slow = VirtualEngine(service=PerToken(Fixed(0.5), Fixed(0.1)), slots=4)
+    with inside(VirtualWorld({"openai": slow})):
+        assert bakeoff("search", "http://127.0.0.1:9", "--slo", "ttft_p90<600ms", *words) == 0
+    printed = capsys.readouterr()
+    assert printed.out.startswith("openai carries 4 users at a time with ttft_p90<600ms (95 %: 4 to 4).\n"), printed.out
+    assert "search from c=1 to c=256 for ttft_p90<600ms: at most 20 trials, about 5:00" in printed.err
+    run = results.load(next((tmp_path / "runs").iterdir()))
+    (first, *_, last) = run.log.events
+    assert last.t_ns - first.t_ns <= 5 * 60e9
+    assert all(len(trial.answered) >= 64 for trial in run.finished), "as many as p90 needs"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["search", "t.toml", "--slo", "ttft_p90<1s", "--model", "m"], "give their options with a URL alone"),
+        (
+            ["search", "http://127.0.0.1:9", "--slo", "ttft_p90<1s", "--workload", "rag", "--input", "8"],
+            "rag has its own",
+        ),
+        (["bench", "http://127.0.0.1:9", "--workload", "rag", "--output", "8"], "rag has its own"),
+        (["run", "http://127.0.0.1:9"], "use bakeoff bench URL or bakeoff search URL"),
+    ],
+)
+def test_what_does_not_belong_together_is_refused(words: list[str], message: str, capsys: pytest.CaptureFixture[str]):
+    assert bakeoff(*words) == 2
+    assert message in capsys.readouterr().err
+
+
 def test_a_search_finds_the_slots_of_a_server_and_writes_an_ordinary_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
