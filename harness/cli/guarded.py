@@ -51,6 +51,8 @@ def guarded(app: cyclopts.App, arguments: Sequence[str]) -> int:
         _complain(f"{odd!r} is not UTF-8, which names that are stored must be", "rename it")
         return mistake
     try:
+        if command == "bench":
+            arguments = _with_translated(arguments)
         result = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
     except cyclopts.CycloptsError as error:
         command = " ".join(["bakeoff", *(error.command_chain or ())])
@@ -63,6 +65,28 @@ def guarded(app: cyclopts.App, arguments: Sequence[str]) -> int:
     return result if isinstance(result, int) else EXIT_OK
 
 
+def _with_translated(arguments: Sequence[str]) -> list[str]:
+    """The arguments of ``bakeoff bench`` with ours in place of ``--from COMMAND``, which is said on stderr.
+
+    Raises:
+        BadExperiment: the command is none of a known load generator.
+    """
+    from bakeoff.harness.cli.output import print_notice
+    from bakeoff.harness.cli.peers import translated
+    from bakeoff.harness.errors import BadExperiment
+
+    words = [part for word in arguments for part in (word.split("=", 1) if word.startswith("--from=") else [word])]
+    if "--from" not in words:
+        return list(arguments)
+    place = words.index("--from")
+    if place + 1 == len(words):
+        raise BadExperiment("--from needs a whole command: --from 'vllm bench serve --base-url … --request-rate 4'")
+    ours, notes = translated(words[place + 1])
+    for note in notes:
+        print_notice(note)
+    return [*words[:place], *ours, *words[place + 2 :]]
+
+
 def _is_undecodable(argument: str) -> bool:
     """Whether an argument holds bytes that are not UTF-8, which Python keeps as lone surrogates."""
     return any("\ud800" <= char <= "\udfff" for char in argument)
@@ -71,6 +95,11 @@ def _is_undecodable(argument: str) -> bool:
 def _mistake(error: cyclopts.CycloptsError, command: str) -> str:
     if isinstance(error, cyclopts.UnusedCliTokensError):
         return f"{command} takes no further argument: {' '.join(error.unused_tokens or ())}"
+    if isinstance(error, cyclopts.UnknownOptionError) and command in {"bakeoff bench", "bakeoff search"}:
+        from bakeoff.harness.cli.peers import hint
+
+        if known := hint(error.token.keyword or error.token.value):
+            return f"{command} has no {error.token.keyword or error.token.value} {known}"
     return " ".join(str(error).split()).removesuffix(".")
 
 

@@ -182,12 +182,13 @@ def _send_by_otlp(run: Run, cells: list[Cell], address: str) -> list[str]:
     said = _LastLine()
     logger = logging.getLogger(metric_exporter.__name__)
     logger.addHandler(said)
-    logger.propagate = False  # its lines become one of ours
+    propagates, logger.propagate = logger.propagate, False  # its lines become one of ours
     try:
         exporter = metric_exporter.OTLPMetricExporter(endpoint)
         result = exporter.export(sdk.MetricsData([sdk.ResourceMetrics(resource, [scope], "")]))
     finally:
         logger.removeHandler(said)
+        logger.propagate = propagates
     if result is not sdk.MetricExportResult.SUCCESS:
         raise NotReachable(f"{endpoint} did not take the figures: {said.text}")
     return [endpoint]

@@ -148,7 +148,7 @@ class SearchConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Maximum trials of each engine for each tier; those chosen for other tiers do not count."""
     minutes: float | None = None
     """Maximum minutes of each engine for each tier, starts included; None for no limit. No trial begins that
-    would last longer, if it took as long as those before it."""
+    is expected to last longer."""
 
     @property
     def objectives(self) -> dict[str, list[Objective]]:

@@ -17,7 +17,7 @@ import math
 import msgspec
 
 from bakeoff.results.log.run_log import Event, LevelJudged, LevelsSkipped, RunLog, TrialFinished, TrialPlanned
-from bakeoff.results.log.search import Attempt, Ended, EngineSearch, SearchConfig, SearchRecord, Skip
+from bakeoff.results.log.search import Attempt, Ended, EngineSearch, Over, SearchConfig, SearchRecord, Skip
 from bakeoff.results.statistics.bisection import Bisection
 from bakeoff.results.statistics.exceedance import Counted, Threshold, threshold
 from bakeoff.results.units import NS_PER_S
@@ -40,9 +40,6 @@ class EngineState:
         config: of the search.
         engine: its label.
         tier: its name.
-
-    Attributes:
-        spent_ns: from the choice of each of its own trials to its end, starts of the engine included.
     """
 
     def __init__(self, config: SearchConfig, engine: str, tier: str) -> None:
@@ -58,13 +55,25 @@ class EngineState:
         self._is_settled = False
         self._pooled: Threshold | None = None
         self._turn: int | None = None
-        self.spent_ns = 0
+        self._lasted: list[tuple[float, int]] = []
+
+    @property
+    def spent_ns(self) -> int:
+        """From the choice of each of its own trials to its end, starts of the engine included."""
+        return sum(lasted_ns for _, lasted_ns in self._lasted)
+
+    def spend(self, level: float, lasted_ns: int) -> None:
+        """Add the duration of one of its own trials."""
+        self._lasted.append((level, lasted_ns))
 
     @property
     def next_level(self) -> float | None:
         """The level to try next; None if the search has ended."""
-        if self._ended is not None:
-            return None
+        return self._candidate if self._ended is None else None
+
+    @property
+    def _candidate(self) -> float | None:
+        """The level that tells most; None if none is left."""
         if self._pooled is None or not self._bisection.levels:
             return self._bisection.next_level()
         place = _PLACES[len(self._search.judged) % len(_PLACES)]
@@ -152,7 +161,6 @@ class EngineState:
 
     @property
     def _ended(self) -> Ended | None:
-        minutes = self._config.minutes
         if self._search.ended is not None:
             return self._search.ended
         if self._without_evidence >= _END_AFTER:
@@ -161,11 +169,21 @@ class EngineState:
             return Ended.KNOWN
         if self._own >= self._config.trials:
             return Ended.TRIALS
-        if minutes is not None and self._own:
-            mean_ns = self.spent_ns / self._own  # the next trial is expected to last as long
-            if self.spent_ns + mean_ns > minutes * 60 * NS_PER_S:
-                return Ended.MINUTES
-        return None if self._bisection.levels else Ended.NO_EVIDENCE
+        level = self._candidate
+        if level is None:
+            return Ended.NO_EVIDENCE
+        return Ended.MINUTES if self._is_too_long(level) else None
+
+    def _is_too_long(self, level: float) -> bool:
+        """Whether a trial at this level would exceed the allowed time, if it lasted as long as the nearest one so far.
+
+        A saturated server needs twice as long to answer each of twice as many sessions.
+        """
+        if self._config.minutes is None or not self._lasted:
+            return False
+        nearest, expected_ns = min(self._lasted, key=lambda trial: abs(math.log(trial[0] / level)))
+        factor = max(1.0, level / nearest) if self._config.over is Over.CONCURRENCY else 1.0
+        return self.spent_ns + factor * expected_ns > self._config.minutes * 60 * NS_PER_S
 
     def _skip_above(self, attempt: Attempt) -> None:
         highest = max((earlier.level for earlier in self._search.attempts if earlier.met), default=attempt.level / 4)
@@ -189,6 +207,7 @@ class SearchFold:
         self.states: dict[tuple[str, str], EngineState] = {
             (tier, engine): EngineState(config, engine, tier) for tier in tiers for engine in config.engines
         }
+        self._over = config.over
         self._planned: dict[str, TrialPlanned] = {}
         self._events = 0
 
@@ -214,7 +233,8 @@ class SearchFold:
             case TrialFinished(record=record) if record.reused_from is None:
                 planned = self._planned.get(record.id)
                 if planned is not None and (state := self.states.get((planned.tier, record.engine))) is not None:
-                    state.spent_ns += event.t_ns - planned.t_ns
+                    level = record.load.rate_per_s if self._over is Over.RATE else record.load.concurrency
+                    state.spend(level or 1.0, event.t_ns - planned.t_ns)
             case LevelJudged() if (event.tier, event.engine) in self.states:
                 planned = self._planned.get(event.attempt.trial)
                 self.states[event.tier, event.engine].judge(

@@ -1,14 +1,18 @@
 """The command ``bakeoff bench``."""
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import cyclopts
 
 from bakeoff.harness.cli.command import Command, Title, command, in_panels
 from bakeoff.harness.cli.exits import EXIT_CANNOT_TELL, EXIT_NOT_MET, EXIT_OK
 from bakeoff.harness.cli.measured import exit_code, measured, show_measured
 from bakeoff.harness.cli.options import (
     DEFAULT_OUT,
+    DryRun,
     Headers,
     InputTokens,
+    Json,
     JsonObject,
     Numbers,
     Out,
@@ -48,10 +52,12 @@ def bench(
     rate: float | None = None,
     arrival: str = "poisson",
     concurrency: Numbers | None = None,
+    max_in_flight: int | None = None,
     rules: str = "steady",
     history: Literal["recorded", "live", "live-ids"] = "recorded",
     slo: Texts | None = None,
     duration: float | None = None,
+    requests: int | None = None,
     ramp: float = 5.0,
     repeats: int | None = None,
     seed: int = 1,
@@ -115,6 +121,9 @@ def bench(
         Arrival process of --rate; workload for its own times.
     concurrency
         Closed loop: sessions kept alive; repeat for several. Default: 1 and 8.
+    max_in_flight
+        With --rate: most requests in flight; others wait in the client, and their latency counts from when they were
+        due.
     rules
         Rules of play: name from bakeoff workloads rules, or .toml file.
     history
@@ -124,6 +133,8 @@ def bench(
         Bound of each request (ttft<500ms) or trial (ttft_p90<500ms), which sets the exit code; repeat for several.
     duration
         Seconds of the measured window. Default: 30, or what the rules say.
+    requests
+        Sessions of the measured window, however long they take, in place of --duration.
     ramp
         Minimum seconds of load before the measured window.
     repeats
@@ -178,6 +189,11 @@ def bench(
         raise BadExperiment("bench needs one kind of load; give either a concurrency or a rate")
     levels = [concurrency] if isinstance(concurrency, int) else concurrency or DEFAULT_CONCURRENCY
     loads = [{"concurrency": level} for level in levels]
+    if max_in_flight is not None and rate is None:
+        raise BadExperiment("--max-in-flight caps an open loop; give --rate, or --concurrency alone")
+    cap = {} if max_in_flight is None else {"max_in_flight": max_in_flight}
+    if requests is not None and duration is not None:
+        raise BadExperiment("--requests and --duration both set the length of the window; give one of them")
     headers, secret_headers = split_headers(header)
     given = {"temperature": temperature, "top_p": top_p, "reasoning_effort": reasoning_effort}
     request = {name: value for name, value in given.items() if value is not None}
@@ -207,10 +223,11 @@ def bench(
         "request": request,
         **({"slo": texts(slo)} if slo else {}),
         "workload": workload_data(workload, option or [], scale, input_tokens, output_tokens) | {"history": history},
-        "loads": loads if rate is None else [{"rate_per_s": rate, "arrival": arrival}],
+        "loads": loads if rate is None else [{"rate_per_s": rate, "arrival": arrival, **cap}],
         "rules": rules,
         "trial": {"ramp_s": ramp, "max_foreign_share": max_foreign_share}
-        | ({} if duration is None else {"duration_s": duration, "max_window_s": max(longest_s, duration)}),
+        | ({} if duration is None else {"duration_s": duration, "max_window_s": max(longest_s, duration)})
+        | ({} if requests is None else {"min_requests": requests, "max_requests": requests}),
         "client": {"calibrate": calibrate, "ray": ray, "workers": workers},
         "quality": {"samples": 0},  # nothing here names the model's weights
     }
@@ -225,6 +242,28 @@ def bench(
     return measured(experiment, out)
 
 
+def _show(
+    run: "Run",
+    *,
+    from_: Annotated[str | None, cyclopts.Parameter(name="--from")] = None,  # noqa: ARG001  (guarded.py replaces it)
+    dry_run: DryRun = False,
+    json: Json = False,
+) -> None:
+    """Print a run's table, and write its page and traces.
+
+    Parameters
+    ----------
+    from_
+        Whole command of another load generator, 'vllm bench serve …', 'aiperf profile …' or 'guidellm benchmark …': it
+        is measured as it means it, in our options, which are printed.
+    dry_run
+        Say what would run and for how long, check everything, and send nothing.
+    json
+        Print the summary as JSON.
+    """
+    show_measured(run, dry_run=dry_run, json=json)
+
+
 def _exit_code(run: "Run") -> int:
     """That of any run; with --slo, whether every engine meets it at every level."""
     from bakeoff.results.run.objectives import State, state_of
@@ -234,10 +273,11 @@ def _exit_code(run: "Run") -> int:
 
 
 _PANELS = {
-    "Server": "url against balance replica_header engine model tokenizer api_key_env",
-    "Traffic": "workload option scale input_tokens output_tokens rate arrival concurrency rules history seed",
+    "Server": "url from_ against balance replica_header engine model tokenizer api_key_env",
+    "Traffic": "workload option scale input_tokens output_tokens rules history seed",
+    "Load": "rate arrival max_in_flight concurrency",
     "Requests": "temperature top_p reasoning_effort extra_body header stream",
-    "Trials": "slo duration ramp repeats profile max_foreign_share calibrate workers ray",
+    "Trials": "slo duration requests ramp repeats profile max_foreign_share calibrate workers ray",
     "Output": "name out dry_run json",
 }
-COMMANDS = [Command("bench", in_panels(command(bench, show_measured, _exit_code), _PANELS), Title.MEASURE, 20)]
+COMMANDS = [Command("bench", in_panels(command(bench, _show, _exit_code), _PANELS), Title.MEASURE, 20)]

@@ -94,7 +94,8 @@ def search(
     trials
         Maximum trials per engine and tier.
     minutes
-        Maximum minutes per engine and tier; no trial begins that would last longer. Default: none, of a server 5.
+        Maximum minutes per engine and tier; no trial begins that is expected to last longer. Default: none; of a server
+        5.
     resolution
         Stop when the interval is within ± this share of the answer.
     alpha
