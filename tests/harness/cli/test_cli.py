@@ -186,7 +186,7 @@ def test_the_default_of_foreign_load_is_that_of_an_experiment():
 
 
 def test_every_function_has_the_parameters_of_its_command():
-    """A command has more only to say how the result is shown, that there shall be none, or in whose words it is said."""
+    """A command has more only to say how the result is shown, that there shall be none, or in whose words."""
     shown = {"json", "github", "junit", "markdown", "out", "dry_run", "every_metric", "from_"}
     commands = dict(commands_of(make_app()))
     names = "bench compare demo export gate history lab/calibrate lab/floor lab/machine plan profile run search"
