@@ -13,7 +13,7 @@
     ├── NotImportable     another tool's result file is damaged or incomplete
     ├── NotCalibrated     no calibration of this machine is stored
     ├── NotServed         the dashboard cannot, or must not, listen on that address
-    └── NotReachable      a run in a remote store cannot be fetched
+    └── NotReachable      a run in a remote store cannot be read or stored, or a service does not take figures
 
 Each message is one line that tells the user what to do.
 """
@@ -77,4 +77,4 @@ class NotServed(ResultsError):
 
 
 class NotReachable(ResultsError):
-    """A run in a remote store cannot be fetched."""
+    """A run in a remote store cannot be read or stored, or a service does not take figures."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def is_address(source: object) -> bool:
     """Whether the source of an experiment is the URL of a running server."""
-    return str(source).startswith(("http://", "https://"))
+    return str(source).lower().startswith(("http://", "https://"))
 
 
 def destination(out: File) -> tuple[Path, str | None]:

@@ -122,6 +122,7 @@ def searched_server(
     tokenizer: str | None,
     api_key_env: str | None,
     header: str | Sequence[str] | Mapping[str, str] | None,
+    max_foreign_share: float | None = None,
 ) -> Experiment:
     """The experiment of a search for what one running server carries.
 
@@ -134,6 +135,7 @@ def searched_server(
         tokenizer: as for :func:`identified`.
         api_key_env: environment variable that holds the server's API key.
         header: headers of requests.
+        max_foreign_share: share of the CPU that others may use in a VALID trial.
 
     Raises:
         BadExperiment, EngineError, WorkloadError: as :func:`identified`.
@@ -148,7 +150,7 @@ def searched_server(
         "request": {"headers": headers},
         "workload": workload,
         "loads": [load],
-        "trial": _SEARCH_TRIAL,
+        "trial": _SEARCH_TRIAL | ({} if max_foreign_share is None else {"max_foreign_share": max_foreign_share}),
         "quality": {"samples": 0},
     }
     return identified(data, urls=[url], engine=engine, model=model, tokenizer=tokenizer)[0]

@@ -32,8 +32,8 @@ def load_experiment(path: Path) -> Experiment:
         BadExperiment: it is missing, not TOML, has an unknown key or contradicts itself, or the run concealed a key.
         ResultsError: the folder is no run, or damaged.
     """
-    if str(path).startswith(("http:/", "https:/")):
-        raise BadExperiment(f"{path} is no file; of a running server, use bakeoff bench URL or bakeoff search URL")
+    if path.parts and path.parts[0].lower() in {"http:", "https:"}:
+        raise BadExperiment("a server's address is no experiment file; use bakeoff bench URL or bakeoff search URL")
     if path.is_dir():
         data = RunFolder.open(path).read_manifest().experiment
         if MASK in repr(data):

@@ -7,14 +7,15 @@ their own environment variables hold, such as ``MLFLOW_TRACKING_TOKEN`` and ``OT
 
 import logging
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from enum import StrEnum
 from typing import Any
-from urllib.parse import urlsplit
 
 from bakeoff.installation import how_to_install
 from bakeoff.results.errors import NotExportable, NotReachable
+from bakeoff.results.log.remote import without_user
 from bakeoff.results.metrics import CATALOGUE
 from bakeoff.results.records import RunStatus
 from bakeoff.results.run.cells import Cell
@@ -29,6 +30,10 @@ _MLFLOW = {
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # which is ours
 }
 """Settings of the client of MLflow, unless the user's environment has others."""
+_MLFLOW_STATUS = {RunStatus.COMPLETE: "FINISHED", RunStatus.RUNNING: "RUNNING", RunStatus.INTERRUPTED: "KILLED"}
+"""Others have failed."""
+_ADDRESS, _SLASHES = re.compile(r"https?://[^/\s\[\]]|https?://\[[0-9a-fA-F:.]+\]"), 2
+"""A collector's address, and the slashes of one without a path."""
 _METRICS_PATH = "/v1/metrics"
 _UCUM = {"tok/s": "{token}/s", "/s": "{request}/s", "/h": "{session}/h", "B": "By", "share": "1", "": "1"}
 """Units that the Unified Code for Units of Measure, which OpenTelemetry prescribes, writes otherwise."""
@@ -124,7 +129,7 @@ def _send_to_mlflow(run: Run, cells: list[Cell], address: str) -> list[str]:
     from mlflow.exceptions import MlflowException  # noqa: PLC0415
 
     start_ms, end_ms = (moment // 1_000_000 for moment in _moments_ns(run))
-    ended = "FINISHED" if run.status is RunStatus.COMPLETE else "FAILED"
+    ended = _MLFLOW_STATUS.get(run.status, "FAILED")
     tags, made = _about_run(run), []
     try:
         client = MlflowClient(tracking_uri=address)
@@ -135,7 +140,7 @@ def _send_to_mlflow(run: Run, cells: list[Cell], address: str) -> list[str]:
         for cell in cells:
             about = _about_cell(cell)
             key = " ".join(about.values())
-            own_tags = {**tags, "bakeoff.cell": key}
+            own_tags = {**tags, "bakeoff.cell": key, "bakeoff.trials": f"{cell.valid} of {cell.planned} valid"}
             target = by_cell.get(key) or client.create_run(
                 experiment, start_time=start_ms, tags=own_tags, run_name=f"{cell.engine} {cell.load}"
             ).info.run_id  # fmt: skip
@@ -147,12 +152,13 @@ def _send_to_mlflow(run: Run, cells: list[Cell], address: str) -> list[str]:
                     for name, bound, value in _figures(cell)
                 ],
                 params=[Param(name, value) for name, value in list(parameters.items())[:100]],
-                tags=[RunTag("bakeoff.trials", f"{cell.valid} of {cell.planned} valid")],
+                tags=[RunTag(name, value) for name, value in own_tags.items()],
             )
-            client.set_terminated(target, ended, end_ms)
-            made.append(f"{address.rstrip('/')}/#/experiments/{experiment}/runs/{target}")
+            client.update_run(target, ended) if ended == "RUNNING" else client.set_terminated(target, ended, end_ms)
+            made.append(f"{without_user(address.rstrip('/'))}/#/experiments/{experiment}/runs/{target}")
     except MlflowException as error:
-        raise NotReachable(f"{address} did not take the figures: {' '.join(str(error).split())}") from error
+        reason = " ".join(str(error).split())
+        raise NotReachable(without_user(f"{address} did not take the figures: {reason}")) from error
     return made
 
 
@@ -163,8 +169,8 @@ def _send_by_otlp(run: Run, cells: list[Cell], address: str) -> list[str]:
     from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
     from opentelemetry.sdk.util.instrumentation import InstrumentationScope  # noqa: PLC0415
 
-    if urlsplit(address).scheme not in {"http", "https"}:
-        raise NotExportable(f"{address} is no collector's address, such as http://127.0.0.1:4318")
+    if not _ADDRESS.match(address):
+        raise NotExportable(f"{without_user(address)} is no collector's address, such as http://127.0.0.1:4318")
     start_ns, end_ns = _moments_ns(run)
     points: dict[str, list[Any]] = {}
     for cell in cells:
@@ -178,8 +184,8 @@ def _send_by_otlp(run: Run, cells: list[Cell], address: str) -> list[str]:
         metrics.append(sdk.Metric(f"bakeoff.{name}", metric.definition, unit, sdk.Gauge(of_metric)))
     resource = Resource({"service.name": "bakeoff", **_about_run(run)})
     scope = sdk.ScopeMetrics(InstrumentationScope("bakeoff", run.manifest.bakeoff_version), metrics, "")
-    endpoint = address if urlsplit(address).path.strip("/") else address.rstrip("/") + _METRICS_PATH
-    said = _LastLine()
+    endpoint = address if address.rstrip("/").count("/") > _SLASHES else address.rstrip("/") + _METRICS_PATH
+    said = _Lines()
     logger = logging.getLogger(metric_exporter.__name__)
     logger.addHandler(said)
     propagates, logger.propagate = logger.propagate, False  # its lines become one of ours
@@ -190,17 +196,19 @@ def _send_by_otlp(run: Run, cells: list[Cell], address: str) -> list[str]:
         logger.removeHandler(said)
         logger.propagate = propagates
     if result is not sdk.MetricExportResult.SUCCESS:
-        raise NotReachable(f"{endpoint} did not take the figures: {said.text}")
-    return [endpoint]
+        raise NotReachable(without_user(f"{endpoint} did not take the figures: {'; '.join(said.lines)}"))
+    return [without_user(endpoint)]
 
 
-class _LastLine(logging.Handler):
-    """Keeps the last line that was logged."""
+class _Lines(logging.Handler):
+    """Keeps the first and the last line that were logged: the cause, and what became of it."""
 
-    text = "no reason given"
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.text = " ".join(record.getMessage().split())
+        self.lines = [*self.lines[:1], " ".join(record.getMessage().split())]
 
 
 _SENDERS: dict[Service, Callable[[Run, list[Cell], str], list[str]]] = {

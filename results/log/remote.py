@@ -6,6 +6,7 @@ store reports that it changed. Reading writes nothing to the store.
 
 import contextlib
 import hashlib
+import re
 from collections.abc import Generator
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -19,6 +20,7 @@ from bakeoff.results.files.atomic import write_atomic
 from bakeoff.results.log.run_log import RunLog
 from bakeoff.results.log.store import LOG_NAME, RunFolder
 
+_USER = re.compile(r"(?<=://)[^/@\s]*@")
 _FETCHED_FILE = ".fetched.json"
 _BLOCK = 1 << 20
 
@@ -26,6 +28,11 @@ _BLOCK = 1 << 20
 def is_remote(place: object) -> bool:
     """Whether ``place`` is the address of a store rather than a path."""
     return "://" in str(place)
+
+
+def without_user(text: str) -> str:
+    """The text without names and passwords in addresses."""
+    return _USER.sub("", text)
 
 
 class RunCopy:
@@ -44,10 +51,13 @@ class RunCopy:
     """
 
     def __init__(self, run: RunFolder, address: str) -> None:
-        self.address: str = f"{address.rstrip('/')}/{run.path.name}"
+        if not address.partition("://")[2].strip("/"):
+            raise NotReachable(f"{address} names no place in the store; write it as s3://bucket/runs")
+        place = f"{address.rstrip('/')}/{run.path.name}"
+        self.address: str = without_user(place)
         self.problem: str | None = None
         self._folder = run.path
-        self._store, self._root = _opened(self.address)
+        self._store, self._root = _opened(place)
         self._stored: dict[str, tuple[int, int]] = {}
 
     @classmethod
@@ -132,7 +142,7 @@ def _reached(what: str) -> Generator[None]:
         raise
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise NotReachable(f"{what}: {reason}") from error
+        raise NotReachable(without_user(f"{what}: {reason}")) from error
 
 
 def _updated_copy(store: Any, root: str, address: str) -> Path:  # noqa: ANN401  (fsspec has no types)

@@ -53,17 +53,31 @@ def carried(config: SearchConfig, search: EngineSearch) -> str:
     """What one engine carries for one tier, as a clause with its interval, or why that is not known."""
     bounds = " and ".join(objective.text for objective in config.objectives[search.tier])
     named = f"{search.tier} ({bounds})" if search.tier else bounds
-    unit = "sessions a second" if config.over is Over.RATE else "users at a time"
-    if not search.judged:
+    trials = f"{len(search.judged)} trial" + "s" * (len(search.judged) != 1)
+    sure = percent_text(1 - config.alpha)
+    met = [attempt.level for attempt in search.judged if attempt.met]
+    if not search.judged or (search.level is None and search.skip is not None):
         return f"nothing is known of what {search.engine} carries with {named}"
     if search.level is None or search.high is None:
         return f"{search.engine} meets {named} at no level that was tried"
     if search.open_above:
-        least = f"at least {search.low:g} {unit}" if search.low is not None else "an unknown number: too few trials"
-        return f"{search.engine} carries {least} with {named}"
+        if search.low is None:
+            tried = f"at {level_text(config.over, max(met))}" if met else "at no level that was tried"
+            return f"{search.engine} meets {named} {tried}, after too few trials to say more"
+        least = min(search.low, max(met, default=search.low))
+        return f"{search.engine} carries at least {_amount(config.over, least)} with {named} ({sure}; {trials})"
+    if not met:
+        most = _amount(config.over, search.high)
+        return f"{search.engine} carries at most {most} with {named}, which no trial met ({sure}; {trials})"
     low = f"{search.low:g} to" if search.low is not None else "at most"
-    interval = f"{percent_text(1 - config.alpha)}: {low} {search.high:g}"
-    return f"{search.engine} carries {search.level:g} {unit} with {named} ({interval})"
+    interval = f"{sure}: {low} {search.high:g}; {trials}"
+    return f"{search.engine} carries {_amount(config.over, search.level)} with {named} ({interval})"
+
+
+def _amount(over: Over, level: float) -> str:
+    """``12.1 sessions a second``, ``1 user at a time``."""
+    ending = "" if level == 1 else "s"
+    return f"{level:g} session{ending} a second" if over is Over.RATE else f"{level:g} user{ending} at a time"
 
 
 def search_lines(record: SearchRecord) -> list[str]:
@@ -171,7 +185,7 @@ def _ending(config: SearchConfig, search: EngineSearch) -> str:
         case Ended.TRIALS:
             return f"{trials}, then the budget was spent: not known to ± {percent_text(config.resolution)}"
         case Ended.MINUTES:
-            return f"{trials}, then the {config.minutes:g} minutes were over"
+            return f"{trials}, then the time was over ({config.minutes:g} min)"
         case None:
             return f"{trials}, not ended"
         case Ended.NO_EVIDENCE:

@@ -35,11 +35,15 @@ def export(run: str, *, as_: Format, out: Out) -> list[str]:
         Folder for the files, or the service's address.
     """
     from bakeoff.harness.cli.stored import read
+    from bakeoff.results.errors import NotExportable
     from bakeoff.results.export.services import Service, send
+    from bakeoff.results.log.remote import is_remote
     from bakeoff.results.views.exports import export as export_run
 
     if as_ in set(Service):
         return send(read(run), Service(as_), str(out))
+    if is_remote(out):
+        raise NotExportable(f"--as {as_} writes files; give --out a folder")
     return [str(path) for path in export_run(read(run), as_, Path(out))]
 
 

@@ -58,6 +58,7 @@ def search(
     scale: float | None = None,
     input_tokens: InputTokens = None,
     output_tokens: OutputTokens = None,
+    max_foreign_share: float | None = None,
     out: Out = DEFAULT_OUT,
 ) -> "Run":
     """Find the highest load at which each engine meets its objectives.
@@ -127,6 +128,8 @@ def search(
         Of a server: tokens of each prompt, of random text in place of --workload. Default: 128, with --output.
     output_tokens
         Of a server: tokens of each answer, with random prompts. Default: 32, with --input.
+    max_foreign_share
+        Of a server: share of the CPU that others may use in a VALID trial. Default: 0.2.
     out
         Parent of the new run folder, or a store's address, such as s3://bucket/runs: the run is measured in runs/, and
         copied there while it goes on.
@@ -154,7 +157,7 @@ def search(
         print_line(identified_line(loaded, [url]))
         minutes = SEARCH_MINUTES if minutes is None else minutes
     else:
-        of_server = (engine, model, tokenizer, api_key_env, header)
+        of_server = (engine, model, tokenizer, api_key_env, header, max_foreign_share)
         if any(each is not None for each in (*of_server, workload, option, scale, input_tokens, output_tokens)):
             raise BadExperiment(
                 "the file of an experiment names server and workload; give their options with a URL alone"
@@ -217,9 +220,12 @@ def _show(run: "Run", *, json: Json = False) -> None:
 
 
 def _advice(engine: "EngineSearch", lowest: float) -> str:
+    from bakeoff.results.log.search import Ended
+
+    more = "raise --minutes" if engine.ended is Ended.MINUTES else "raise --trials"
     if engine.level is None or not engine.judged:
-        return ""
-    return "; raise --trials, or lower --low" if engine.level <= _NEAR_LOW * lowest else "; raise --trials"
+        return f"; {more}" if engine.ended is Ended.MINUTES else ""
+    return f"; {more}, or lower --low" if 1 < engine.level <= _NEAR_LOW * lowest else f"; {more}"
 
 
 def _exit_code(run: "Run") -> int:
@@ -240,7 +246,8 @@ _PANELS = {
     "Objectives": "experiment slo tier alpha",
     "Levels": "over low high around resolution",
     "Trials": "trials minutes resume workers ray",
-    "Of a server": "engine model tokenizer api_key_env header workload option scale input_tokens output_tokens",
+    "Of a server": "engine model tokenizer api_key_env header workload option scale input_tokens output_tokens "
+    "max_foreign_share",
     "Output": "out json",
 }
 COMMANDS = [Command("search", in_panels(command(search, _show, _exit_code), _PANELS), Title.MEASURE, 40)]

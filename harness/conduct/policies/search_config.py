@@ -127,6 +127,11 @@ def search_warnings(experiment: Experiment, config: SearchConfig) -> list[str]:
         rate = _rate_text(needed / trial.duration_s)
         few = f"trials below {rate} are skipped, because an objective needs {needed} requests"
         lines.append(f"{few} (sessions may have several); raise trial.min_requests to {needed}, {remedy}")
+    if config.over is Over.RATE and config.minutes is not None and config.start:
+        first_min = max(trial.min_requests / config.start, trial.duration_s) / 60
+        if first_min > config.minutes:
+            lasts = f"the first trial lasts {first_min:.3g} min for its {trial.min_requests} requests at"
+            lines.append(f"{lasts} {_rate_text(config.start)}; raise --minutes or --low, {remedy}")
     max_requests = trial.max_requests or math.inf
     if config.over is Over.RATE and max_requests < levels[-1] * trial.duration_s:
         rate = _rate_text(max_requests / trial.duration_s)

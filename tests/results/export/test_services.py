@@ -114,8 +114,9 @@ def test_mlflow_gets_a_run_per_cell_once(run: Run, tmp_path: Path, monkeypatch: 
 
 
 def test_what_cannot_be_sent_is_an_error_of_one_line(run: Run, tmp_path: Path) -> None:
-    with pytest.raises(NotExportable, match="no collector's address"):
-        send(run, Service.OTLP, "tables")
+    for address in ("tables", "http://", "http://[::1", "http:/127.0.0.1"):
+        with pytest.raises(NotExportable, match="no collector's address"):
+            send(run, Service.OTLP, address)
     with pytest.raises(NotReachable, match="did not take the figures"):
         send(run, Service.MLFLOW, str(tmp_path / "mlruns"))
     nothing = load(build_run(tmp_path, Sheet(repeats=1, requests=4, finished=0, run_id="nothing")))

@@ -148,3 +148,12 @@ def test_a_store_that_cannot_be_written_is_an_error_of_one_line(
         RunCopy.begin(run, "memory://bucket/runs")
     with pytest.raises(NotReachable, match="give it without file://"):
         RunCopy.begin(run, tmp_path.as_uri())
+    with pytest.raises(NotReachable, match="names no place in the store"):
+        RunCopy.begin(run, "memory://")
+
+
+def test_no_message_has_a_password(tmp_path: Path) -> None:
+    run = RunFolder.open(build_run(tmp_path, SHEET))
+    with pytest.raises(NotReachable) as raised:
+        RunCopy.begin(run, "nosuch://user:secret@host/runs")
+    assert str(raised.value) == "nosuch://host/runs/one cannot be reached: Protocol not known: nosuch"

@@ -48,15 +48,25 @@ def test_an_answer_says_what_fails_above_it():
     assert line() == f"a: 12.1/s [11.6, 12.6], at 12.6/s {MISSED}; 4 trials"
 
 
+FEW_PLANNED = Skip(up_to=64.0, planned_requests=9, needed_requests=64)
 BOUNDS = "with ttft_p99<500ms and itl_p99<30ms"
 
 
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        ({}, f"a carries 12.1 sessions a second {BOUNDS} (95 %: 11.6 to 12.6)."),
-        ({"low": None}, f"a carries 12.1 sessions a second {BOUNDS} (95 %: at most 12.6)."),
-        ({"low": 64.0, "open_above": True}, f"a carries at least 64 sessions a second {BOUNDS}."),
+        ({}, f"a carries 12.1 sessions a second {BOUNDS} (95 %: 11.6 to 12.6; 4 trials)."),
+        ({"low": None}, f"a carries 12.1 sessions a second {BOUNDS} (95 %: at most 12.6; 4 trials)."),
+        ({"low": 64.0, "open_above": True}, f"a carries at least 12 sessions a second {BOUNDS} (95 %; 4 trials)."),
+        (
+            {"attempts": TRIED[1:2], "level": 1.0, "low": None, "high": 2.0},
+            f"a carries at most 2 sessions a second {BOUNDS}, which no trial met (95 %; 1 trial).",
+        ),
+        (
+            {"low": None, "open_above": True},
+            "a meets ttft_p99<500ms and itl_p99<30ms at 12/s, after too few trials to say more.",
+        ),
+        ({"level": None, "skip": FEW_PLANNED}, f"nothing is known of what a carries {BOUNDS}."),
         ({"level": None}, "a meets ttft_p99<500ms and itl_p99<30ms at no level that was tried."),
         ({"attempts": []}, f"nothing is known of what a carries {BOUNDS}."),
     ],
@@ -70,12 +80,11 @@ def test_concurrency_is_a_number_of_users():
     config = msgspec.structs.replace(CONFIG, over=Over.CONCURRENCY, template=Load(), alpha=0.1)
     search = msgspec.structs.replace(ENGINE_SEARCH, low=8.0, level=9.0, high=10.0)
     sentence = search_sentence(msgspec.structs.replace(RECORD, config=config, engines=[search]))
-    assert sentence == f"a carries 9 users at a time {BOUNDS} (90 %: 8 to 10)."
+    assert sentence == f"a carries 9 users at a time {BOUNDS} (90 %: 8 to 10; 4 trials)."
 
 
 ANSWER = f"a: 12.1/s [11.6, 12.6], at 12.6/s {MISSED}; 4 trials"
 TOP = {"low": 64.0, "level": 64.0, "high": 64.0, "open_above": True, "attempts": TRIED[:1]}
-FEW_PLANNED = Skip(up_to=64.0, planned_requests=9, needed_requests=64)
 FEW = "up to 64/s: 9 requests are planned, 64 are needed"
 
 
@@ -95,7 +104,7 @@ FEW = "up to 64/s: 9 requests are planned, 64 are needed"
             f"a: nothing is known; 0 trials, then no level was left that could be judged ({FEW})",
         ),
         ({"ended": Ended.TRIALS}, f"{ANSWER}, then the budget was spent: not known to ± 5 %"),
-        ({"ended": Ended.MINUTES}, f"{ANSWER}, then the 30 minutes were over"),
+        ({"ended": Ended.MINUTES}, f"{ANSWER}, then the time was over (30 min)"),
         ({"ended": None}, f"{ANSWER}, not ended"),
         ({"ended": Ended.ENGINE, "lost": "signal 9"}, f"{ANSWER}, then the engine was lost (signal 9)"),
     ],

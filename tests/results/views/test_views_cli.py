@@ -35,6 +35,11 @@ def test_the_options_are_the_tools() -> None:
     assert set(get_args(get_args(export.Format)[0])) == {*EXPORTS, *Service}
 
 
+def test_files_are_written_into_folders(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bakeoff("export", path, "--as", "csv", "--out", "s3://bucket/tables") == 2
+    assert "--as csv writes files; give --out a folder" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_all_tools_side_by_side(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert bakeoff("report", path, "views") == 0

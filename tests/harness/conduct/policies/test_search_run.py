@@ -59,7 +59,7 @@ def test_the_address_of_a_server_is_enough(
     with inside(VirtualWorld({"openai": slow})):
         assert bakeoff("search", "http://127.0.0.1:9", "--slo", "ttft_p90<600ms", *words) == 0
     printed = capsys.readouterr()
-    assert printed.out.startswith("openai carries 4 users at a time with ttft_p90<600ms (95 %: 4 to 4).\n"), printed.out
+    assert printed.out.startswith("openai carries 4 users at a time with ttft_p90<600ms (95 %: 4 to 4; "), printed.out
     assert "search from c=1 to c=256 for ttft_p90<600ms: at most 20 trials, about 5:00" in printed.err
     run = results.load(next((tmp_path / "runs").iterdir()))
     (first, *_, last) = run.log.events
