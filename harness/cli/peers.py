@@ -116,7 +116,7 @@ def translated(command: str) -> tuple[list[str], list[str]]:
     """A command of another load generator as arguments of ``bakeoff bench``.
 
     Args:
-        command: as it was typed, variables of the shell replaced.
+        command: the whole command, with the shell's variables replaced.
 
     Returns:
         The arguments, and lines that say how the measurement differs and what was left out.

@@ -129,10 +129,10 @@ def searched_server(
     Args:
         url: base URL of the server.
         over_rate: whether rates are searched, rather than concurrency.
-        workload: as by :func:`workload_data`.
+        workload: what :func:`workload_data` returns.
         engine: adapter of the server's API, as for :func:`identified`.
         model: model name, as for :func:`identified`.
-        tokenizer: as for :func:`identified`.
+        tokenizer: the model's, as for :func:`identified`.
         api_key_env: environment variable that holds the server's API key.
         header: headers of requests.
         max_foreign_share: share of the CPU that others may use in a VALID trial.
