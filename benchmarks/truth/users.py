@@ -20,8 +20,9 @@ from pathlib import Path
 
 import msgspec
 
+from bakeoff.harness.cli.measured import workload_data
 from bakeoff.harness.conduct.policies.search_config import search_config, with_requests_for
-from bakeoff.harness.experiment.bench import SEARCH_MINUTES, searched_server, workload_data
+from bakeoff.harness.experiment.bench import SEARCH_MINUTES, searched_server
 from bakeoff.harness.virtual import Exponential, Fixed, VirtualEngine, Whole
 from bakeoff.harness.virtual.runs import virtual_search
 from benchmarks.bars import Bars

@@ -9,6 +9,9 @@ from bakeoff.harness.cli.options import DEFAULT_OUT, DryRun, File, Json
 from bakeoff.harness.cli.output import print_notice
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Any
+
     from bakeoff.harness.experiment.config import Experiment
     from bakeoff.results import Run
     from bakeoff.results.log.store import RunFolder
@@ -17,6 +20,36 @@ if TYPE_CHECKING:
 def is_address(source: object) -> bool:
     """Whether the source of an experiment is the URL of a running server."""
     return str(source).lower().startswith(("http://", "https://"))
+
+
+def workload_data(
+    name: str, options: "Sequence[str]", scale: float | None, input_tokens: int | None, output_tokens: int | None
+) -> "dict[str, Any]":
+    """The workload of an experiment, as in its file.
+
+    Args:
+        name: a workload's, or a path.
+        options: ``key=value`` of the workload.
+        scale: factor on the lengths of presets and traces.
+        input_tokens: length of each prompt; with the next, the workload is ``random``.
+        output_tokens: length of each answer.
+
+    Raises:
+        BadExperiment: lengths are given beside a workload that has its own.
+        WorkloadError: the workload or an option is unknown.
+    """
+    from bakeoff.harness.errors import BadExperiment
+    from bakeoff.harness.traffic.profile.selection import select
+
+    lengths = {"input_tokens": input_tokens, "output_tokens": output_tokens}
+    given = {key: value for key, value in lengths.items() if value is not None}
+    if given and name not in {"chat", "random"}:
+        raise BadExperiment(f"--input and --output are lengths of random requests; {name} has its own: leave them out")
+    selected = select("random" if given else name, options)
+    return {
+        "name": selected.name,
+        "options": {**selected.options, **given, **({} if scale is None else {"scale": scale})},
+    }
 
 
 def destination(out: File) -> tuple[Path, str | None]:

@@ -17,7 +17,6 @@ from bakeoff.engines.secrets import names_secret
 from bakeoff.harness.errors import BadExperiment
 from bakeoff.harness.experiment.config import Experiment
 from bakeoff.harness.experiment.reading import experiment_from
-from bakeoff.harness.traffic.profile.selection import select
 from bakeoff.workloads import APPROXIMATE
 
 
@@ -77,39 +76,10 @@ def identified(
     return experiment_of(found, models[0], folder), first.models
 
 
-DEFAULT_WORKLOAD = "chat"
-"""Workload of a server of which nothing else is said."""
 SEARCH_MINUTES = 5.0
 """Default duration of a search whose experiment is an address."""
 _SEARCH_START, _SEARCH_TRIAL = 8, {"duration_s": 10.0, "ramp_s": 2.0}
 """First level of such a search, and its trials, which are short: a search pools the requests of all of them."""
-
-
-def workload_data(
-    name: str, options: Sequence[str], scale: float | None, input_tokens: int | None, output_tokens: int | None
-) -> dict[str, Any]:
-    """The workload of an experiment, as in its file.
-
-    Args:
-        name: a workload's, or a path.
-        options: ``key=value`` of the workload.
-        scale: factor on the lengths of presets and traces.
-        input_tokens: length of each prompt; with the next, the workload is ``random``.
-        output_tokens: length of each answer.
-
-    Raises:
-        BadExperiment: lengths are given beside a workload that has its own.
-        WorkloadError: the workload or an option is unknown.
-    """
-    lengths = {"input_tokens": input_tokens, "output_tokens": output_tokens}
-    given = {key: value for key, value in lengths.items() if value is not None}
-    if given and name not in {DEFAULT_WORKLOAD, "random"}:
-        raise BadExperiment(f"--input and --output are lengths of random requests; {name} has its own: leave them out")
-    selected = select("random" if given else name, options)
-    return {
-        "name": selected.name,
-        "options": {**selected.options, **given, **({} if scale is None else {"scale": scale})},
-    }
 
 
 def searched_server(
@@ -129,7 +99,7 @@ def searched_server(
     Args:
         url: base URL of the server.
         over_rate: whether rates are searched, rather than concurrency.
-        workload: what :func:`workload_data` returns.
+        workload: the workload, as in an experiment's file.
         engine: adapter of the server's API, as for :func:`identified`.
         model: model name, as for :func:`identified`.
         tokenizer: the model's, as for :func:`identified`.

@@ -6,7 +6,7 @@ import cyclopts
 
 from bakeoff.harness.cli.command import Command, Title, command, in_panels
 from bakeoff.harness.cli.exits import EXIT_CANNOT_TELL, EXIT_NOT_MET, EXIT_OK
-from bakeoff.harness.cli.measured import exit_code, measured, show_measured
+from bakeoff.harness.cli.measured import exit_code, measured, show_measured, workload_data
 from bakeoff.harness.cli.options import (
     DEFAULT_OUT,
     DryRun,
@@ -180,7 +180,6 @@ def bench(
         identified_line,
         json_object,
         split_headers,
-        workload_data,
     )
     from bakeoff.harness.experiment.config import TrialConfig
     from bakeoff.harness.experiment.reading import profiling

@@ -6,7 +6,7 @@ import cyclopts
 
 from bakeoff.harness.cli.command import Command, Title, command, in_panels
 from bakeoff.harness.cli.exits import EXIT_INVALID, EXIT_OK
-from bakeoff.harness.cli.measured import destination, is_address
+from bakeoff.harness.cli.measured import destination, is_address, workload_data
 from bakeoff.harness.cli.options import (
     DEFAULT_OUT,
     Headers,
@@ -142,7 +142,7 @@ def search(
     )
     from bakeoff.harness.conduct.run import capacity_search, create_run, run_into
     from bakeoff.harness.errors import BadExperiment, RunInterrupted
-    from bakeoff.harness.experiment.bench import SEARCH_MINUTES, identified_line, searched_server, workload_data
+    from bakeoff.harness.experiment.bench import SEARCH_MINUTES, identified_line, searched_server
     from bakeoff.harness.experiment.reading import loaded_experiment, with_client, with_slo
     from bakeoff.results import load
     from bakeoff.results.log.search import Over
