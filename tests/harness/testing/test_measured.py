@@ -177,7 +177,7 @@ def test_a_mistake_in_an_objective_shows_before_anything_is_measured(tmp_path: P
 
 
 def test_each_run_of_a_test_has_a_title_and_one_that_never_ended_is_no_evidence(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("bakeoff.harness.conduct.run.run_into", lambda *_: False)
+    monkeypatch.setattr("bakeoff.harness.conduct.run.run_into", lambda *_, **__: False)
     bakeoff, runs = fixture(tmp_path)
     for _ in range(3):
         with pytest.raises(AssertionError, match="the run is INVALID: a trial never ended"):
@@ -188,7 +188,7 @@ def test_each_run_of_a_test_has_a_title_and_one_that_never_ended_is_no_evidence(
 
 
 def test_an_interrupt_ends_the_session(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("bakeoff.harness.conduct.run.run_into", lambda *_: True)
+    monkeypatch.setattr("bakeoff.harness.conduct.run.run_into", lambda *_, **__: True)
     with pytest.raises(KeyboardInterrupt):
         fixture(tmp_path)[0].bench(**SERVER)
 
