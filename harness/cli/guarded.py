@@ -71,13 +71,13 @@ def _with_translated(arguments: Sequence[str]) -> list[str]:
     Raises:
         BadExperiment: the command is none of a known load generator.
     """
+    words = [part for word in arguments for part in (word.split("=", 1) if word.startswith("--from=") else [word])]
+    if "--from" not in words:
+        return list(arguments)
     from bakeoff.harness.cli.output import print_notice
     from bakeoff.harness.cli.peers import translated
     from bakeoff.harness.errors import BadExperiment
 
-    words = [part for word in arguments for part in (word.split("=", 1) if word.startswith("--from=") else [word])]
-    if "--from" not in words:
-        return list(arguments)
     place = words.index("--from")
     if place + 1 == len(words):
         raise BadExperiment("--from needs a whole command: --from 'vllm bench serve --base-url … --request-rate 4'")

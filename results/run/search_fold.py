@@ -169,17 +169,17 @@ class EngineState:
             return Ended.KNOWN
         if self._own >= self._config.trials:
             return Ended.TRIALS
-        level = self._candidate
-        if level is None:
+        if not self._bisection.levels:
             return Ended.NO_EVIDENCE
-        return Ended.MINUTES if self._is_too_long(level) else None
+        return Ended.MINUTES if self._is_late else None
 
-    def _is_too_long(self, level: float) -> bool:
-        """Whether a trial at this level would exceed the allowed time, if it lasted as long as the nearest one so far.
+    @property
+    def _is_late(self) -> bool:
+        """Whether the next trial would exceed the allowed time, if it lasted as long as the nearest one so far.
 
         A saturated server needs twice as long to answer each of twice as many sessions.
         """
-        if self._config.minutes is None or not self._lasted:
+        if self._config.minutes is None or not self._lasted or (level := self._candidate) is None:
             return False
         nearest, expected_ns = min(self._lasted, key=lambda trial: abs(math.log(trial[0] / level)))
         factor = max(1.0, level / nearest) if self._config.over is Over.CONCURRENCY else 1.0

@@ -134,7 +134,7 @@ def bench(
     duration
         Seconds of the measured window. Default: 30, or what the rules say.
     requests
-        Sessions of the measured window, however long they take, in place of --duration.
+        Sessions of the measured window, in place of --duration; it lasts at most 10 minutes.
     ramp
         Minimum seconds of load before the measured window.
     repeats
@@ -175,12 +175,7 @@ def bench(
     """
     from bakeoff.engines.addresses import Balance
     from bakeoff.harness.errors import BadExperiment
-    from bakeoff.harness.experiment.bench import (
-        identified,
-        identified_line,
-        json_object,
-        split_headers,
-    )
+    from bakeoff.harness.experiment.bench import identified, identified_line, json_object, split_headers
     from bakeoff.harness.experiment.config import TrialConfig
     from bakeoff.harness.experiment.reading import profiling
 

@@ -153,6 +153,7 @@ def search(
         loaded = searched_server(
             url, over_rate=over == "rate", engine=engine, model=model, tokenizer=tokenizer, api_key_env=api_key_env,
             header=header, workload=workload_data(workload or "chat", option or [], scale, input_tokens, output_tokens),
+            max_foreign_share=max_foreign_share,
         )  # fmt: skip
         print_line(identified_line(loaded, [url]))
         minutes = SEARCH_MINUTES if minutes is None else minutes

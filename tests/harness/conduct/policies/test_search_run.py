@@ -55,6 +55,7 @@ def test_the_address_of_a_server_is_enough(
     """In closed loops of equal answers of 0.9 s on 4 slots, a fifth user waits a quarter of an answer."""
     monkeypatch.chdir(tmp_path)
     words = ["--engine", "openai", "--model", "m", "--tokenizer", "approximate", "--input", "8", "--output", "5"]
+    words += ["--max-foreign-share", "0.5"]
     slow = VirtualEngine(service=PerToken(Fixed(0.5), Fixed(0.1)), slots=4)
     with inside(VirtualWorld({"openai": slow})):
         assert bakeoff("search", "http://127.0.0.1:9", "--slo", "ttft_p90<600ms", *words) == 0
@@ -62,6 +63,7 @@ def test_the_address_of_a_server_is_enough(
     assert printed.out.startswith("openai carries 4 users at a time with ttft_p90<600ms (95 %: 4 to 4; "), printed.out
     assert "search from c=1 to c=256 for ttft_p90<600ms: at most 20 trials, about 5:00" in printed.err
     run = results.load(next((tmp_path / "runs").iterdir()))
+    assert run.manifest.experiment["trial"]["max_foreign_share"] == 0.5
     (first, *_, last) = run.log.events
     assert last.t_ns - first.t_ns <= 5 * 60e9
     assert all(len(trial.answered) >= 64 for trial in run.finished), "as many as p90 needs"
