@@ -83,6 +83,7 @@ class Server(msgspec.Struct, frozen=True):
 SERVERS = [
     Server("4 slots, equal answers of 1 s", 4, 1.0, False, 0.6),
     Server("8 slots, equal answers of 2 s", 8, 2.0, False, 0.9),
+    Server("4 slots, random answers of 3 s", 4, 3.0, True, 2.5),
     Server("8 slots, random answers of 1 s", 8, 1.0, True, 0.8),
     Server("16 slots, random answers of 2 s", 16, 2.0, True, 1.5),
     Server("32 slots, random answers of 3 s", 32, 3.0, True, 2.0),

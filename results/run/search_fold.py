@@ -5,7 +5,7 @@ objectives and some has not, the counts of all trials are pooled (:mod:`bakeoff.
 estimates the load at which the long run just meets them. For other objectives, and until then,
 :mod:`bakeoff.results.statistics.bisection` keeps a posterior over all trials. Levels that cannot be judged are skipped:
 those with too few requests, and those above the logarithmic middle between the highest level that met the objectives
-and one at which two trials in a row were no evidence.
+and one, higher than all that were judged, at which two trials in a row were no evidence.
 
 Tiers are searched one after the other, and each counts the trials of all. A level is chosen from earlier outcomes, and
 given its level a trial does not depend on them. So the likelihood of a tier's threshold is the product over all trials,
@@ -186,6 +186,8 @@ class EngineState:
         return self.spent_ns + factor * expected_ns > self._config.minutes * 60 * NS_PER_S
 
     def _skip_above(self, attempt: Attempt) -> None:
+        if any(attempt.level <= other.level for other in self._search.judged):
+            return  # as high a load was judged: a bad moment spoilt these trials, and not the load
         highest = max((earlier.level for earlier in self._search.attempts if earlier.met), default=attempt.level / 4)
         cut = math.sqrt(highest * attempt.level)
         self._bisection.drop_from(cut)

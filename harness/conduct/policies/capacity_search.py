@@ -4,6 +4,7 @@ Engines take turns of a few trials, each on a fresh start, so that machine drift
 intervals include the spread between starts.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -35,8 +36,9 @@ _ANSWERED = {FindingCode.BECAME_SLOWER}
 """Findings against an engine whose trial has the late requests of that load; with others, all count as late."""
 _UNREACHED = FindingCode.HELD_BACK
 """A level that cannot be offered under the cap of the load is above the highest one, whatever the engine could do."""
-_NEARLY = 0.75
-"""Part of the requests that a percentile needs whose counts are evidence."""
+_ENOUGH = 0.5
+"""Part of the requests that a percentile needs whose counts are evidence: those of all trials are pooled, and a slow
+server has time for more trials of fewer requests."""
 TRIALS_PER_TURN = 4
 """Trials on one start; a start of vLLM takes about as long as four trials."""
 
@@ -89,9 +91,9 @@ def _all_late(entry: Exceeded) -> Exceeded:
 
 
 def _tell_enough(objectives: Sequence[Objective], exceeded: Sequence[Exceeded]) -> bool:
-    """Whether counts are evidence, though a percentile needs a few requests more: those of all trials are pooled."""
+    """Whether counts are evidence, though a percentile needs more requests: those of all trials are pooled."""
     needed = requests_needed(objectives)
-    return bool(exceeded) and all(entry.total >= _NEARLY * needed for entry in exceeded)
+    return bool(exceeded) and all(entry.total >= needed for entry in exceeded)
 
 
 def exceeded_by(requests: Requests, window: Window, slo: Slo, required: Sequence[Objective]) -> list[Exceeded]:
@@ -151,9 +153,22 @@ def quantile_of(metric: str) -> float | None:
 
 
 def requests_needed(objectives: Sequence[Objective]) -> int:
-    """Requests that a trial needs for every percentile in the objectives, those of tokens included; at least 1."""
+    """Requests that a trial needs to be evidence for every percentile in the objectives; at least 1.
+
+    Where every objective bounds a share of requests or tokens, counts are pooled over trials, and fewer are enough.
+    """
     quantiles = [quantile_of(objective.metric) for objective in objectives]
-    return max([1, *(required_count(q) for q in quantiles if q is not None)])
+    are_counted = all(
+        quantile is not None or (objective.metric == "attainment" and objective.bound < 1)
+        for quantile, objective in zip(quantiles, objectives, strict=True)
+    )
+    whole = max([1, *(required_count(quantile) for quantile in quantiles if quantile is not None)])
+    return pooled_count(whole) if are_counted else whole
+
+
+def pooled_count(whole: int) -> int:
+    """Requests of a trial that are evidence for a percentile which needs ``whole`` by itself."""
+    return max(min(whole, required_count(0.5)), math.ceil(_ENOUGH * whole))
 
 
 class CapacitySearch:

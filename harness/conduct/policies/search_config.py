@@ -3,11 +3,10 @@
 import math
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import msgspec
 
-from bakeoff.harness.conduct.policies.capacity_search import requests_needed
+from bakeoff.harness.conduct.policies.capacity_search import pooled_count, requests_needed
 from bakeoff.harness.errors import BadExperiment
 from bakeoff.harness.experiment.config import Experiment
 from bakeoff.results.errors import NotComparable
@@ -20,6 +19,7 @@ from bakeoff.results.metrics.objectives import Objective, missing_bounds, object
 from bakeoff.results.metrics.percentiles import required_count
 from bakeoff.results.records import Load
 from bakeoff.results.report.search_lines import level_text
+from bakeoff.results.run.run import located
 from bakeoff.results.run.search_fold import search_record
 
 _SPAN = 32.0
@@ -101,7 +101,7 @@ def search_config(
 
 
 def with_requests_for(experiment: Experiment, config: SearchConfig) -> Experiment:
-    """The experiment with trials of as many requests as the objectives' highest percentile needs."""
+    """The experiment with trials of as many requests as are evidence for the objectives' highest percentile."""
     needed = max(map(requests_needed, config.objectives.values()))
     trial = msgspec.structs.replace(experiment.trial, min_requests=max(experiment.trial.min_requests, needed))
     return msgspec.structs.replace(experiment, trial=trial)
@@ -113,8 +113,9 @@ def search_warnings(experiment: Experiment, config: SearchConfig) -> list[str]:
     levels = config.levels
     fewest = max(trial.min_requests, levels[0] * trial.duration_s)
     # the highest percentile that needs fewer requests
-    instead = next(label for label, q in reversed(QUANTILES) if required_count(q) < max(needed, required_count(0.9)))
-    remedy = f"or bound {instead}, which needs {required_count(dict(QUANTILES)[instead])}"
+    counts = {label: pooled_count(required_count(q)) for label, q in reversed(QUANTILES)}
+    instead = next(label for label, count in counts.items() if count < max(needed, counts["p90"]))
+    remedy = f"or bound {instead}, which needs {counts[instead]}"
     lines: list[str] = []
     if trial.max_requests is not None and trial.max_requests < needed:
         lines.append(
@@ -193,7 +194,7 @@ def _guesses(around: str | None, over: Over, labels: Sequence[str], tier: str) -
     try:
         level = float(around)
     except ValueError:
-        earlier = search_record(RunFolder.open(Path(around)).read_log())
+        earlier = search_record(RunFolder.open(located(around)).read_log())
         if earlier is None or earlier.config.over is not over:
             raise NotComparable(f"{around} holds no search over the {over.value}; give a number") from None
         tier = tier if tier in earlier.config.objectives else next(iter(earlier.config.objectives))

@@ -1,5 +1,6 @@
 """The capacity search of one engine, trial by trial; the test writes the trials that a harness would have stored."""
 
+import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -169,27 +170,27 @@ def test_a_spent_budget_keeps_the_interval(tmp_path: Path, trials: int, minutes:
 
 
 def test_rates_that_plan_too_few_requests_are_skipped(tmp_path: Path):
-    """p90 needs 64 requests: 10 s at 6.4 per second."""
+    """p90 needs 64 requests, of which half are evidence: 10 s at 3.2 per second."""
     scene = Scene(tmp_path, "ttft_p90<100ms")
     search = scene.search(queue(25.0, np.random.default_rng(4)))
-    assert min(attempt.level for attempt in search.attempts) == pytest.approx(6.4, rel=0.02)
+    assert min(attempt.level for attempt in search.attempts) == pytest.approx(3.2, rel=0.02)
     assert search.skip is not None
-    assert search.skip.needed_requests == 64
+    assert search.skip.needed_requests == 32
     assert search.level == pytest.approx(20.0, rel=0.03)
 
 
 def test_no_answer_if_every_rate_plans_too_few_requests(tmp_path: Path):
     scene = Scene(tmp_path, "ttft_p99<100ms")
-    scene.requests = 500
+    scene.requests = 300
     search = scene.search(lambda _: pytest.fail("no trial is worth its time"))
     assert (search.ended, search.attempts, search.has_level) == (Ended.NO_EVIDENCE, [], False)
     assert search.skip is not None
-    assert skip_text(Over.RATE, search.skip) == "up to 64/s: 500 requests are planned, 662 are needed"
+    assert skip_text(Over.RATE, search.skip) == "up to 64/s: 300 requests are planned, 331 are needed"
 
 
 def test_a_closed_loop_with_too_few_requests_searches_higher(tmp_path: Path):
     scene = Scene(tmp_path, "ttft_p90<100ms", over=Over.CONCURRENCY, low=1, high=64)
-    search = scene.search(lambda slots: of_latency(50.0 if slots < 10 else 200.0, 40 if slots < 3 else 80))
+    search = scene.search(lambda slots: of_latency(50.0 if slots < 10 else 200.0, 20 if slots < 3 else 80))
     assert [(attempt.level, attempt.met) for attempt in search.attempts[:3]] == [(1, None), (2, None), (3, True)]
     assert (search.low or 0) <= 9 <= (search.high or 0)
     (miss,) = search.attempts[0].violations
@@ -207,6 +208,23 @@ def test_a_level_without_evidence_is_repeated_once_then_searched_below(tmp_path:
     text = skip_text(Over.RATE, search.skip)
     assert text.startswith("not above 9.")
     assert sentence(late[0]) in text
+
+
+def test_a_bad_moment_takes_no_level_away_that_was_judged(tmp_path: Path):
+    """Once 3 [3, 3] was printed of a server that had met its objectives with 4 users four times, and not with 6."""
+    trials = itertools.count()
+
+    def measured(slots: float) -> TrialResult:
+        noisy = next(trials) in {4, 5, 8, 9}  # two in a row, twice
+        latencies = of_latency(99.0 if slots < 5 else 101.0, 80)
+        return ([], [void(FindingCode.FOREIGN_LOAD)]) if noisy else latencies
+
+    scene = Scene(tmp_path, over=Over.CONCURRENCY, low=1, high=64, trials=14)
+    search = scene.search(measured)
+    assert sum(attempt.met is None for attempt in search.attempts) == 4
+    assert search.skip is None
+    assert (search.low or 0) <= 4 <= (search.high or 0)
+    assert not search.open_above
 
 
 def test_a_search_ends_if_no_trial_is_evidence(tmp_path: Path):
@@ -284,7 +302,7 @@ def test_judging_a_valid_trial():
     assert (half.margin, half.violations) == (None, [Violation("itl_p50<30ms", "itl_p50_s", Value(0.04))])
 
 
-@pytest.mark.parametrize(("late", "total", "met"), [(5, 660, True), (8, 660, False), (0, 400, None)])
+@pytest.mark.parametrize(("late", "total", "met"), [(5, 660, True), (8, 660, False), (0, 300, None)])
 def test_a_trial_with_nearly_enough_requests_is_judged_by_their_share(late: int, total: int, met: bool | None):
     record: TrialRecord = msgspec.structs.replace(trial(Load(rate_per_s=2.0)), findings=[])
     few = absent(f"p99 needs 662 observations, there are {total}", Absence.TOO_FEW)
@@ -314,11 +332,13 @@ def test_a_call_is_slow_where_an_agent_gets_fewer_tokens_a_second_than_the_bound
 
 
 def test_requests_needed_by_percentiles():
-    assert requests_needed(objectives("interactivity_p90>20")) == 64
-    assert requests_needed(objectives("ttft_p99<1s,itl_p99<1s")) == 662
-    assert requests_needed(objectives("itl_p99<1s")) == 662, "the tokens of an answer share its pace"
-    assert requests_needed(objectives("chunk_gap_p90<1s")) == 64
-    assert requests_needed(objectives("e2e_p90<1s,tpot_p50<1s")) == 64
+    assert requests_needed(objectives("interactivity_p90>20")) == 32
+    assert requests_needed(objectives("ttft_p99<1s,itl_p99<1s")) == 331
+    assert requests_needed(objectives("itl_p99<1s")) == 331, "the tokens of an answer share its pace"
+    assert requests_needed(objectives("chunk_gap_p90<1s")) == 32
+    assert requests_needed(objectives("e2e_p90<1s,tpot_p50<1s")) == 32
+    assert requests_needed(objectives("ttft_p90<1s,peak_host_bytes<9GiB")) == 64, "memory is not counted"
+    assert requests_needed(objectives("ttft_p50<1s")) == 3
     assert requests_needed(objectives("failures<=0")) == 1
 
 

@@ -141,16 +141,16 @@ def test_warns_that_trials_are_too_short_for_a_percentile():
     assert warnings(SLO) == []
     (few,) = warnings("ttft_p99<1s")
     assert few == (
-        "trials below 22.1/s are skipped, because an objective needs 662 requests (sessions may have several); raise "
-        "trial.min_requests to 662, or bound p95, which needs 130"
+        "trials below 11/s are skipped, because an objective needs 331 requests (sessions may have several); raise "
+        "trial.min_requests to 331, or bound p95, which needs 65"
     )
     assert "or bound p50, which needs 3" in warnings("ttft_p90<1s", low=1.0)[0]
-    assert warnings("ttft_p99<1s", trial={"min_requests": 662}) == [], "then windows are as long as that takes"
+    assert warnings("ttft_p99<1s", trial={"min_requests": 331}) == [], "then windows are as long as that takes"
     assert warnings("ttft_p99<1s", trial={"duration_s": 200, "max_requests": 10_000}) == []
-    (capped,) = warnings("ttft_p99<1s", {"concurrency": 8}, trial={"max_requests": 500})
-    assert capped.startswith("trial.max_requests is 500, but an objective needs 662 requests; raise it, or bound p95")
+    (capped,) = warnings("ttft_p99<1s", {"concurrency": 8}, trial={"max_requests": 300})
+    assert capped.startswith("trial.max_requests is 300, but an objective needs 331 requests; raise it, or bound p95")
     (closed,) = warnings("e2e_p90<9s", {"concurrency": 8})
-    assert closed.startswith("trials may have fewer than the 64 requests that an objective needs; raise trial.min_req")
+    assert closed.startswith("trials may have fewer than the 32 requests that an objective needs; raise trial.min_req")
     assert warnings("e2e_p90<9s", {"concurrency": 8}, trial={"min_requests": 64}) == []
     assert warnings("itl_p99<30ms") == warnings("ttft_p99<1s"), "the tokens of an answer share its pace"
 

@@ -66,7 +66,7 @@ def test_the_address_of_a_server_is_enough(
     assert run.manifest.experiment["trial"]["max_foreign_share"] == 0.5
     (first, *_, last) = run.log.events
     assert last.t_ns - first.t_ns <= 5 * 60e9
-    assert all(len(trial.answered) >= 64 for trial in run.finished), "as many as p90 needs"
+    assert all(len(trial.answered) >= 32 for trial in run.finished), "half of what a single trial's p90 needs"
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_it_warns_beforehand_and_an_unreachable_engine_is_exit_3(tmp_path: Path,
     gone = VirtualEngine(faults={Fault.REFUSED: 1.0})
     assert searched(file(tmp_path), "--slo", "ttft_p99<1s", "--trials", "1", engine=gone) == 3
     err = capsys.readouterr().err
-    assert err.startswith("note: trials may have fewer than the 662 requests that an objective needs")
+    assert err.startswith("note: trials may have fewer than the 331 requests that an objective needs")
     (folder,) = (tmp_path / "runs").iterdir()
     answer = results.load(folder).search
     assert answer is not None
