@@ -71,7 +71,7 @@ class Metric(msgspec.Struct, frozen=True):
         span: part of the trial over which observations are counted.
         roles: what comparisons and tables need to know of it.
         latency: the latency of which it is a percentile; empty for others.
-        short_title: heading of a narrow column.
+        in_full: title in words, for a row of its own; empty where the title is in words.
     """
 
     name: str
@@ -83,7 +83,7 @@ class Metric(msgspec.Struct, frozen=True):
     span: Span = Span.WINDOW
     roles: frozenset[Role] = frozenset()
     latency: str = ""
-    short_title: str = ""
+    in_full: str = ""
 
     @property
     def family(self) -> str:

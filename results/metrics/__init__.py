@@ -4,7 +4,7 @@
 """
 
 from bakeoff.results.metric import Better, Metric, Unit
-from bakeoff.results.metrics.catalogue import CATALOGUE, COMPARED, HEADLINE, headline
+from bakeoff.results.metrics.catalogue import CATALOGUE, COMPARED, HEADLINE, headline, summarised
 from bakeoff.results.metrics.requests import has_failed
 from bakeoff.results.metrics.trial import trial_metrics, whole_load_metrics
 from bakeoff.results.metrics.values import Absence, Value, absent
@@ -21,6 +21,7 @@ __all__ = [
     "absent",
     "has_failed",
     "headline",
+    "summarised",
     "trial_metrics",
     "whole_load_metrics",
 ]

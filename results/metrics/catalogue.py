@@ -1,7 +1,7 @@
 """All metrics, collected from the modules that declare them."""
 
 import difflib
-from collections.abc import Collection, Container, Iterable
+from collections.abc import Collection, Container, Iterable, Iterator
 
 from bakeoff.results.errors import NotComparable
 from bakeoff.results.metric import Better, Metric, Role, Unit
@@ -80,25 +80,39 @@ def unknown_metric(name: str, known: Collection[str]) -> str:
 
 
 HEADLINE = names_of(Role.HEADLINE)
-"""Columns of the summary table of a run without a GPU, and the metrics compared by default."""
+"""The metrics compared by default, of a run without a GPU."""
 
 _FEW = 5
 """Names up to which a message lists all."""
 _OF_TOKENS = frozenset({"ttft_p50_s", "itl_p50_s", "tpot_p50_s"})
 _WHOLE = ("e2e_p50_s", "prompt_tokens_per_s")
-"""Columns that streamed answers have, and those of answers that come as a whole instead."""
+"""Metrics that streamed answers have, and those of answers that come as a whole instead."""
+_WITH_TAILS = ("ttft", "first_visible", "itl", "e2e")
+"""Latencies whose tails are summarised: a user waits for single tokens and answers, TPOT is a mean of each."""
 
 
 def headline(known: Container[str]) -> tuple[str, ...]:
-    """Return the columns of a summary table; memory is GPU memory if any engine used it.
+    """Return the metrics that a run is compared by; memory is GPU memory if any engine used it.
 
     Args:
-        known: names of metrics that any cell of the table has.
+        known: names of metrics that any cell of the run has.
     """
     names = HEADLINE
     if "e2e_p50_s" in known and "ttft_p50_s" not in known:  # the answers are not streamed
         names = (*_WHOLE, *(name for name in HEADLINE if name not in _OF_TOKENS))
         names = tuple(name for name in names if name != "output_tokens_per_s" or name in known)
     memory = "peak_gpu_bytes" if "peak_gpu_bytes" in known else "peak_host_bytes"
-    columns = (name for name in names if name in known or Role.IF_PRESENT not in CATALOGUE[name].roles)
-    return tuple(memory if name == "peak_host_bytes" else name for name in columns)
+    chosen = (name for name in names if name in known or Role.IF_PRESENT not in CATALOGUE[name].roles)
+    return tuple(memory if name == "peak_host_bytes" else name for name in chosen)
+
+
+def summarised(known: Container[str]) -> tuple[str, ...]:
+    """Return the metrics of a summary: behind a median its p90, and its p99 where there are observations enough."""
+    return tuple(each for name in headline(known) for each in (name, *_tails(name, known)))
+
+
+def _tails(name: str, known: Container[str]) -> Iterator[str]:
+    latency = CATALOGUE[name].latency
+    if latency in _WITH_TAILS:
+        yield f"{latency}_p90_s"
+        yield from (far for far in [f"{latency}_p99_s"] if far in known)

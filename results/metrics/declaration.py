@@ -143,6 +143,7 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True):
         why_absent: why a trial has no such latency; None, or a result of None, if it has.
         roles: of every percentile.
         median_roles: of the median only.
+        in_full: heading in words, without the percentile.
     """
 
     key: str
@@ -155,6 +156,7 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True):
     why_absent: Callable[[TrialData], str | None] | None = None
     roles: Iterable[Role] = ()
     median_roles: Iterable[Role] = ()
+    in_full: str = ""
 
     @property
     def is_of_requests(self) -> bool:
@@ -195,6 +197,7 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True):
                 observation=self.observation,
                 roles=frozenset((Role.NEEDS_CAPACITY, *self.roles, *(self.median_roles if label == "p50" else ()))),
                 latency=self.key,
+                in_full=f"{self.in_full} {label}" if self.in_full else "",
                 needs=Needs.PLANNED if self.is_of_requests else Needs.LOAD,
                 of=self._percentile(q),
                 count=lambda data: 0 if self._absent(data) else data.once(self.observe).count,

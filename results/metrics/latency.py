@@ -149,6 +149,7 @@ LATENCIES = (
         of_request=ttft_s,
         why_absent=why_not_streamed,
         median_roles=(Role.HEADLINE, Role.GUARDRAIL),
+        in_full="time to first token (TTFT)",
     ),
     Latency(
         key="first_visible",
@@ -159,6 +160,7 @@ LATENCIES = (
         why_absent=why_no_reasoning,
         roles=(Role.IF_PRESENT,),
         median_roles=(Role.HEADLINE,),
+        in_full="time to first visible token",
     ),
     Latency(
         key="ttft_from_send",
@@ -176,6 +178,7 @@ LATENCIES = (
         of_gaps=itl_s,
         roles=(Role.PER_TOKEN,),
         median_roles=(Role.HEADLINE, Role.FOLLOWS_PACE),
+        in_full="time between tokens (ITL)",
     ),
     Latency(
         key="chunk_gap",
@@ -193,6 +196,7 @@ LATENCIES = (
         of_request=tpot_s,
         roles=(Role.PER_TOKEN,),
         median_roles=(Role.HEADLINE, Role.GUARDRAIL, Role.FOLLOWS_PACE),
+        in_full="time per output token (TPOT)",
     ),
     Latency(
         key="e2e",
@@ -201,6 +205,7 @@ LATENCIES = (
         observation=_PLANNED,
         of_request=e2e_s,
         median_roles=(Role.FOLLOWS_PACE,),
+        in_full="time to the end of the answer (E2E)",
     ),
     Latency(
         key="normalized_latency",

@@ -65,7 +65,7 @@ METRICS = (
     TrialMetric(
         name="peak_host_bytes",
         title="peak memory",
-        short_title="peak mem",
+        in_full="peak memory of the host",
         unit=Unit.BYTES,
         better=Better.LOWER,
         definition="largest resident set of the engine's process tree, what its processes share counted once",
@@ -79,7 +79,7 @@ METRICS = (
     TrialMetric(
         name="peak_gpu_bytes",
         title="peak GPU memory",
-        short_title="peak GPU\nmem",
+        in_full="peak memory of the GPUs",
         unit=Unit.BYTES,
         better=Better.LOWER,
         definition="largest memory in use over all GPUs at one instant",

@@ -214,7 +214,7 @@ METRICS = (
     TrialMetric(
         name="output_tokens_per_s",
         title="output",
-        short_title="tokens out",
+        in_full="output of the server",
         unit=Unit.TOKENS_PER_SECOND,
         better=Better.HIGHER,
         definition=(

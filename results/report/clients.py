@@ -14,7 +14,7 @@ WITH_ERROR = ("ttft_p50_s", "itl_p50_s")
 
 
 class ErrorText(msgspec.Struct, frozen=True):
-    """``± 0.31 ms``, or ``± –`` with the reason; the reason is empty if there is a number."""
+    """``0.31 ms``, or the mark of absence with the reason; the reason is empty if there is a number."""
 
     text: str
     why: str
@@ -26,7 +26,7 @@ def error_of(cell: Cell, metric: str) -> ErrorText:
     if error_s is not None:
         return ErrorText(error_text(error_s), "")
     reason = f"not calibrated: {cell.uncalibrated}" if cell.client_error is None else "every answer is a single chunk"
-    return ErrorText(f"± {ABSENT}", reason)
+    return ErrorText(ABSENT, reason)
 
 
 def uncalibrated_text(run: Run) -> str:
@@ -59,7 +59,7 @@ def clients_text(run: Run) -> str:
         f"largest {value_text(Unit.BYTES, max(r.rss_bytes for r in every))}"
     )
     uncertainty_ns = max(record.clock_uncertainty_ns for record in every)
-    clocks = f", clocks known to {error_text(uncertainty_ns / 1e9)}" if uncertainty_ns else ""
+    clocks = f", clocks known to ± {error_text(uncertainty_ns / 1e9)}" if uncertainty_ns else ""
     return text + clocks
 
 
@@ -85,4 +85,4 @@ def _clock(record: ClientRecord) -> str:
     if not record.clock_uncertainty_ns:
         return "the harness’s own"
     offset = value_text(Unit.SECONDS, record.clock_offset_ns / 1e9)
-    return f"{offset} {error_text(record.clock_uncertainty_ns / 1e9)}"
+    return f"{offset} ± {error_text(record.clock_uncertainty_ns / 1e9)}"

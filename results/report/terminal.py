@@ -8,18 +8,17 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.table import Table as RichTable
 from rich.text import Text
 
-from bakeoff.results.metrics import CATALOGUE, Unit
+from bakeoff.results.metrics import Unit
 from bakeoff.results.records import Verdict
 from bakeoff.results.report.attribution import print_attribution, profiled_trials
-from bakeoff.results.report.clients import WITH_ERROR, clients_text, error_of, uncalibrated_text
+from bakeoff.results.report.clients import clients_text
 from bakeoff.results.report.engine_settings import difference_text
 from bakeoff.results.report.foreign_load import foreign_load_text
 from bakeoff.results.report.group_tables import group_table
 from bakeoff.results.report.objective_table import objective_tables
-from bakeoff.results.report.quality import match_of, quality_warnings, unchecked_text
+from bakeoff.results.report.quality import quality_warnings
 from bakeoff.results.report.search_lines import print_search
 from bakeoff.results.report.sections.addresses import address_tables
 from bakeoff.results.report.sections.classes import class_tables
@@ -28,7 +27,6 @@ from bakeoff.results.report.sections.models import model_tables
 from bakeoff.results.report.sections.sessions import METRICS as OF_SESSIONS
 from bakeoff.results.report.session_figures import session_table
 from bakeoff.results.report.standing import (
-    UNJUDGED,
     Standing,
     merged_warnings,
     standing,
@@ -36,6 +34,7 @@ from bakeoff.results.report.standing import (
     trial_text,
     why_not_all,
 )
+from bakeoff.results.report.summary_table import Layout, layout_of, summary_tables
 from bakeoff.results.report.verdict import verdict
 from bakeoff.results.run.cache import cache_gaps_of
 from bakeoff.results.run.capacity import capacities
@@ -43,14 +42,11 @@ from bakeoff.results.run.cells import Cell
 from bakeoff.results.run.groups import by_agent
 from bakeoff.results.run.levels import levels_of
 from bakeoff.results.run.run import Run
-from bakeoff.results.show.footnotes import Footnotes
 from bakeoff.results.show.table import Table
-from bakeoff.results.show.terminal import print_table, terminal_table
+from bakeoff.results.show.terminal import fits, print_table
 from bakeoff.results.text.cache import gap_text
 from bakeoff.results.text.findings import sentences
 from bakeoff.results.text.format import (
-    ABSENT,
-    interval_parts,
     listed,
     machine_text,
     moment_text,
@@ -61,8 +57,8 @@ from bakeoff.results.text.format import (
 
 WIDTH = 100
 """Columns that the summary needs; output to a pipe has at least this width."""
-_ENGINE_WIDTH = 12
-"""Minimum columns for an engine's name, and below it ``5/5 valid`` and ``0/512 failed``."""
+_MAX_LINES = 3
+"""Warnings, and declarations, that are printed unless all are asked for."""
 _STYLES = {Standing.WHOLE: "green", Standing.PARTLY_VALID: "yellow", Standing.BROKEN: "bold red"}
 _MIN_SHARE = 0.1
 """Fraction of the mean E2E above which a part other than prefill and decode is reported."""
@@ -74,28 +70,17 @@ _PARTS = (
 )
 
 
-def print_summary(run: Run, console: Console) -> None:
-    """Print a run: verdict, one row per engine and load, and what is missing and why.
+def print_summary(run: Run, console: Console, *, every: bool = False) -> None:
+    """Print a run: verdict, the summary's table, and what is missing and why.
 
     Args:
         run: a loaded run.
         console: the console; a pipe gets at least :data:`WIDTH` columns.
+        every: print all warnings and declarations in full, rather than the first of them.
     """
     with _wide_enough(console):
         _print_head(run, console)
-        notes = Footnotes()
-        uncalibrated, unchecked = uncalibrated_text(run), unchecked_text(run)
-        table = _table(run, notes, with_errors=not uncalibrated, with_answers=not unchecked)
-        if console.width < WIDTH and _natural_width(console, table) > console.width:
-            console.print(_narrow(run, notes, with_errors=not uncalibrated, with_answers=not unchecked))
-        else:
-            console.print(table)
-        if uncalibrated:
-            console.print(_line(f"±: {uncalibrated}", "dim"))
-        if unchecked:
-            console.print(_line(f"no token match: {unchecked}", "dim"))
-        for line in notes.lines():
-            console.print(_line(line, "dim"))
+        _print_table(run, console)
         for parts in _group_tables(run):
             print_table(parts, console)
         if run.search is not None:
@@ -106,8 +91,9 @@ def print_summary(run: Run, console: Console) -> None:
         _print_list(console, "INVALID trials, excluded from every number above:", _invalid(run), "red")
         _print_list(console, "Never finished:", _unfinished(run), "yellow")
         _print_list(console, "Logs cut off by a crash:", _torn(run), "yellow")
-        _print_list(console, "Warnings:", _warnings(run), "yellow")
-        _print_list(console, "Declared:", run.declared, "")
+        _print_shortened(console, "Warnings", _warnings(run), "yellow", every=every)
+        _print_shortened(console, "Declared", run.declared, "", every=every)
+        _print_provenance(run, console)
 
 
 def _group_tables(run: Run) -> Iterator[Table]:
@@ -160,120 +146,43 @@ def _centre(cell: Cell, name: str) -> float | None:
 
 def _print_head(run: Run, console: Console) -> None:
     manifest = run.manifest
-    console.print(_line(f"{plain(manifest.name)}: ", "bold") + _line(status_text(run), _STYLES[standing(run)]))
-    if reason := why_not_all(run):
-        console.print(_line(reason, "yellow"))
     line = verdict(run)
     console.print(_line(line.sentence, "bold"))
     if line.remedy:
         console.print(_line(line.remedy, ""), soft_wrap=True)  # to be copied
+    console.print(_line(f"{plain(manifest.name)}: ", "bold") + _line(status_text(run), _STYLES[standing(run)]))
+    if reason := why_not_all(run):
+        console.print(_line(reason, "yellow"))
     if manifest.failure:
         console.print(_line(f"Failure: {manifest.failure}", "red"))
-    runs = f"{len(run.counted)} of {run.planned} trials"
-    commit = f"commit {manifest.git_commit[:12]}" if manifest.git_commit else "no git checkout"
-    where = machine_text(manifest)
-    console.print(_line(f"{where} · {commit} · {moment_text(manifest.created_utc)} · {runs}", "dim"))
     if difference := difference_text(run):
         console.print(_line(difference, "yellow"))
     for line in run.off_rules:
         console.print(_line(line, "yellow"))
+
+
+def _print_provenance(run: Run, console: Console) -> None:
+    manifest = run.manifest
+    commit = f"commit {manifest.git_commit[:12]}" if manifest.git_commit else "no git checkout"
+    runs = f"{len(run.counted)} of {run.planned} trials"
     foreign = foreign_load_text(run)
-    for line in (clients_text(run), f"foreign load: {foreign}" if foreign else ""):
+    for line in (
+        f"{machine_text(manifest)} · {commit} · {moment_text(manifest.created_utc)} · {runs}",
+        clients_text(run),
+        f"foreign load: {foreign}" if foreign else "",
+    ):
         if line:
             console.print(_line(line, "dim"))
 
 
-def _table(run: Run, notes: Footnotes, *, with_errors: bool, with_answers: bool) -> RichTable:
-    table = terminal_table(gap=0)
-    table.add_column("engine", overflow="fold", min_width=_ENGINE_WIDTH)
-    columns = [name for name in run.headline if name != "failures"]
-    for heading in [*map(_heading, columns), *(["match"] if with_answers else [])]:
-        table.add_column(heading, justify="right", overflow="fold")
-    for level in levels_of(run):
-        table.add_row(Text(plain(level.heading), style="bold"))
-        for cell in level.cells:
-            name = Text.assemble(plain(cell.engine), (f"\n{cell.valid}/{cell.planned} valid\n", "dim"), _failures(cell))
-            if (in_flight := level.pausing(cell)) is not None:
-                name.append(f"\n{in_flight:.3g} in flight", "dim")
-            figures = _figures(cell, columns, notes, with_errors=with_errors, with_answers=with_answers)
-            table.add_row(name, *figures, end_section=cell is level.cells[-1])
-    return _captioned(table, with_errors=with_errors, with_answers=with_answers)
-
-
-def _captioned(table: RichTable, *, with_errors: bool, with_answers: bool) -> RichTable:
-    table.caption = "centre [95 % interval over valid trials]"
-    if with_errors:
-        table.caption += "; ±: the client's own error in that figure"
-    if with_answers:
-        table.caption += "; match: share of output tokens equal to the float32 reference, over sampled answers"
-    table.caption_justify = "left"
-    return table
-
-
-def _natural_width(console: Console, table: RichTable) -> int:
-    """Columns that a table takes where nothing limits it."""
-    return console.measure(table, options=console.options.update_width(10 * WIDTH)).maximum
-
-
-def _narrow(run: Run, notes: Footnotes, *, with_errors: bool, with_answers: bool) -> RichTable:
-    """The same for a terminal that is narrower than the table: a line for each figure."""
-    table = terminal_table("load, engine")
-    table.add_column("figure", overflow="fold")
-    columns = [name for name in run.headline if name != "failures"]
-    headings = [*map(_heading, columns), *(["match"] if with_answers else [])]
-    for level in levels_of(run):
-        for cell in level.cells:
-            standing_of = Text(f"{cell.valid}/{cell.planned} valid, ", "dim") + _failures(cell)
-            table.add_row(Text(f"{plain(level.title)} {plain(cell.engine)}", "bold"), standing_of)
-            figures = _figures(cell, columns, notes, with_errors=with_errors, with_answers=with_answers)
-            for heading, figure in zip(headings, figures, strict=True):
-                table.add_row(Text(f"  {heading}"), Text(" ").join(figure.split("\n")))
-            table.add_section()
-    return _captioned(table, with_errors=with_errors, with_answers=with_answers)
-
-
-def _heading(name: str) -> str:
-    return CATALOGUE[name].short_title or CATALOGUE[name].title
-
-
-def _figures(
-    cell: Cell, columns: Sequence[str], notes: Footnotes, *, with_errors: bool, with_answers: bool
-) -> Iterator[Text]:
-    for name in columns:
-        interval = cell.intervals.get(name)
-        if interval is None and (value := cell.unjudged.get(name)) is not None:
-            text = f"({value_text(CATALOGUE[name].unit, value)})"
-            yield Text(f"{text}\n{notes.mark('in parentheses', UNJUDGED)}", "dim")
-            continue
-        if interval is None:
-            yield Text(f"{ABSENT} {notes.mark(_heading(name), cell.reasons[name])}")
-            continue
-        centre, bounds = interval_parts(CATALOGUE[name], interval)
-        mark = notes.mark("interval", interval.reason) if interval.reason else ""
-        error = _error(cell, name, notes) if with_errors and name in WITH_ERROR else ""
-        yield Text.assemble(centre, "\n", (bounds or mark, "dim"), (error, "dim"))
-    if with_answers:
-        yield _token_match(cell, notes)
-
-
-def _error(cell: Cell, name: str, notes: Footnotes) -> str:
-    """Third line of a figure: the client's own error, or a footnote mark for why it is unknown."""
-    error = error_of(cell, name)
-    return f"\n{error.text} {notes.mark('±', error.why) if error.why else ''}".rstrip()
-
-
-def _failures(cell: Cell) -> Text:
-    failed, planned = cell.failures
-    return Text(f"{failed}/{planned} failed" if planned else "", style="red" if failed else "dim")
-
-
-def _token_match(cell: Cell, notes: Footnotes) -> Text:
-    """Token match, number of answers, and a footnote mark."""
-    match = match_of(cell)
-    if match.why:
-        return Text(f"{match.text} {notes.mark('match', match.why)}", "dim")
-    mark = f"\n{notes.mark('match', match.note)}" if match.note else ""
-    return Text.assemble((match.text, "red" if match.differs else ""), (f"\n{match.answers}{mark}", "dim"))
+def _print_table(run: Run, console: Console) -> None:
+    """Print the summary in the first layout that has room for its intervals."""
+    preferred = layout_of(run)
+    layouts = [preferred, *(each for each in Layout if each is not preferred)]
+    drawn = [summary_tables(run, each) for each in layouts]
+    fitting = (tables for tables in drawn if all(fits(table, console) for table in tables))
+    for table in next(fitting, drawn[0]):
+        print_table(table, console)
 
 
 def _cache_gaps(run: Run) -> list[str]:
@@ -302,6 +211,20 @@ def _torn(run: Run) -> list[str]:
 
 def _warnings(run: Run) -> list[str]:
     return [*merged_warnings(run), *quality_warnings(run)]
+
+
+def _print_shortened(console: Console, title: str, lines: Sequence[str], style: str, *, every: bool) -> None:
+    """Print the first of many lines, each cut at the width, and how many there are."""
+    shown = lines if every else lines[:_MAX_LINES]
+    is_cut = not every and (len(shown) < len(lines) or any(len(line) + 2 > console.width for line in shown))
+    title = f"{title} ({len(lines)}; in full on the page, and by bakeoff report RUN --all):" if is_cut else f"{title}:"
+    if lines:
+        console.print(_line(title, f"bold {style}".strip()))
+    for line in shown:
+        if every:
+            console.print(_line(f"  {line}", style))
+        else:
+            console.print(_line(f"  {line}", style), no_wrap=True, overflow="ellipsis")
 
 
 def _print_list(console: Console, title: str, lines: Sequence[str], style: str) -> None:

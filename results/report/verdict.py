@@ -31,7 +31,9 @@ from bakeoff.results.run.levels import Level, engines_of, levels_of
 from bakeoff.results.run.run import Run
 from bakeoff.results.statistics import COMPARE_ALPHA, Judgement
 from bakeoff.results.statistics.comparison import scale_of
-from bakeoff.results.text.format import STATE_TEXTS, interval_text, ratio_text
+from bakeoff.results.text.format import STATE_TEXTS, duration_text, interval_text, ratio_text, share_text
+
+_OF_SESSIONS = ("sessions_per_hour", "session_s", "session_server_s", "session_tool_s", "interactivity_p50")
 
 
 class VerdictLine(msgspec.Struct, frozen=True):
@@ -125,11 +127,26 @@ def _without_a_pair(run: Run, level: Level, metric: Metric, measured: list[Cell]
         interval = cell.intervals[metric.name]
         stayed_up = all(trial.record.start_s is None for trial in run.valid_trials_of(cell))
         caveat = "; of one start, and another may differ by more" if stayed_up and interval.low is not None else ""
-        figure = f"{metric.title} {interval_text(metric, interval)} at {level.title}{caveat}"
+        known = _of_sessions(cell) or f"{metric.title} {interval_text(metric, interval)}"
+        figure = f"{known} at {level.title}{caveat}"
         return VerdictLine(f"{cell.engine}: {figure}.", decided=False, is_figure=True)
     lines = [line for other in others if (line := _failures(_compared(run, metric, cell.engine, other)))]
     alone = VerdictLine(f"No verdict: only {cell.engine} has a valid trial at {level.title}.", decided=False)
     return max(lines, key=lambda line: line.decided, default=alone)
+
+
+def _of_sessions(cell: Cell) -> str:
+    """What agents gain from a server: sessions an hour, the speed that each sees, and its share of their time.
+
+    Empty if the sessions have no pauses and tools of their own.
+    """
+    per_hour, whole, server, tools, speed = (cell.intervals.get(name) for name in _OF_SESSIONS)
+    if per_hour is None or whole is None or server is None or tools is None or not tools.centre:
+        return ""
+    seen = "" if speed is None else f", {interval_text(CATALOGUE[_OF_SESSIONS[-1]], speed)} of each (p50)"
+    spent, total = (duration_text(each.centre) for each in (server, whole))
+    share = f"the server takes {share_text(server.centre, whole.centre)} of a session ({spent} of {total})"
+    return f"{interval_text(CATALOGUE[_OF_SESSIONS[0]], per_hour).replace(' /h', ' sessions/h', 1)}{seen}, {share}"
 
 
 def _compared(run: Run, metric: Metric, a: str, b: str) -> EngineComparison | None:

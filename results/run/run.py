@@ -21,13 +21,14 @@ from bakeoff.results.finding_codes import FindingCode
 from bakeoff.results.log.remote import fetched, is_remote
 from bakeoff.results.log.run_log import Manifest, RunLog
 from bakeoff.results.log.search import SearchRecord
-from bakeoff.results.log.store import RunFolder
+from bakeoff.results.log.store import LATEST, RunFolder, newest_run
 from bakeoff.results.machine.ceilings import Ceilings, stored_ceilings
 from bakeoff.results.metrics import (
     CATALOGUE,
     client_error,
     headline,
     latency,
+    summarised,
     trial_metrics,
     whole_load_metrics,
 )
@@ -90,7 +91,7 @@ class Run:
 
         rows = {
             (cell.load, cell.engine): {
-                **{CATALOGUE[name].title: _shown(cell, name) for name in self.headline if name != "failures"},
+                **{_heading(name): _shown(cell, name) for name in self.summarised if name != "failures"},
                 "failed": f"{cell.failures[0]}/{cell.failures[1]}",
                 "valid": f"{cell.valid}/{cell.planned}",
             }
@@ -212,7 +213,16 @@ class Run:
     @cached_property
     def headline(self) -> tuple[str, ...]:
         """Metrics of the summary table."""
-        return headline({name for cell in self.cells for name in (*cell.intervals, *cell.unjudged)})
+        return headline(self._known)
+
+    @property
+    def summarised(self) -> tuple[str, ...]:
+        """Names of the metrics of its summary, tails included."""
+        return summarised(self._known)
+
+    @property
+    def _known(self) -> set[str]:
+        return {name for cell in self.cells for name in (*cell.intervals, *cell.unjudged)}
 
     @cached_property
     def trials(self) -> "pd.DataFrame":
@@ -385,7 +395,13 @@ def load(path: str | Path) -> Run:
 
 
 def located(address: str | Path) -> Path:
-    """Local path of a run folder; fetches it from a store."""
+    """Local path of a run folder: fetched from a store, or with ``latest`` the newest one in ``runs/``.
+
+    Raises:
+        RunNotFound: there is no run in ``runs/``.
+    """
+    if str(address) == LATEST:
+        return newest_run()
     return fetched(str(address)) if is_remote(address) else Path(address)
 
 
@@ -433,6 +449,12 @@ def _trial_row(trial: Trial) -> dict[str, Any]:
         **{name: value.value for name, value in (trial.metrics | trial.server).items()},
         **{f"load_{name}": value.value for name, value in trial.load_metrics.items()},
     }
+
+
+def _heading(name: str) -> str:
+    """``TTFT p50 (s)``: the unit of the figures as they are stored."""
+    metric = CATALOGUE[name]
+    return f"{metric.title} ({metric.unit})" if metric.unit else metric.title
 
 
 def _shown(cell: Cell, name: str) -> float | str | None:

@@ -9,14 +9,14 @@ _ESCAPED = str.maketrans({"|": "\\|", "<": "&lt;", ">": "&gt;", "\n": " "})
 
 
 def markdown(table: Table) -> str:
-    """Write a table and its notes."""
-    shown = table.shown(*TEXTS)
+    """Write a table and its notes, which are one small paragraph; an empty column is left out."""
+    shown = [number for number in table.shown(*TEXTS) if any(row[number].text for row in table.rows)]
     rows = (
         [escaped(f"{row[number].text} {row[number].detail}".rstrip()) for number in shown]
         for _, rows in table.groups
         for row in rows
     )
-    notes = [f"\n{escaped(note)}\n" for note in table.notes]
+    notes = [f"\n<sub>{'<br>'.join(map(escaped, table.notes))}</sub>\n"] if table.notes else []
     return "".join((pipe_table([table.columns[number].heading for number in shown], rows), *notes))
 
 

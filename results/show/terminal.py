@@ -40,6 +40,13 @@ def drawn(tables: Iterable[Table], console: Console) -> Group:
     return Group(*parts, *(Text(line, "dim") for line in footnotes.lines()))
 
 
+def fits(table: Table, console: Console) -> bool:
+    """Whether a console has room for a table with the details of its figures."""
+    whole = _drawn(table, Footnotes(), has_details=True)
+    whole.padding = (0, 0, 0, 0)
+    return _width(whole, console) <= console.width
+
+
 def _parts(table: Table, console: Console, footnotes: Footnotes) -> Iterator[RenderableType]:
     whole = _drawn(table, footnotes, has_details=True)
     if _width(whole, console) > console.width:

@@ -72,6 +72,17 @@ def scale_for(unit: Unit, magnitude: float) -> Scale:
     return Scale(factor, suffix, _decimals(abs(magnitude) / factor))
 
 
+def scale_beside(unit: Unit, magnitude: float, like: float) -> Scale:
+    """The scale of a value in the unit that suits ``like``, which a row or column shares."""
+    factor, suffix = _unit_of(unit, abs(like))
+    return Scale(factor, suffix, _decimals(abs(magnitude) / factor))
+
+
+def unit_beside(unit: Unit, like: float) -> str:
+    """The unit that suits ``like``: ``ms``; empty for a count."""
+    return _unit_of(unit, abs(like))[1]
+
+
 def value_text(unit: Unit, value: float | None) -> str:
     """One number with its unit: ``52.1 ms``, ``1.43 GiB``, ``1,204 tok/s``."""
     return ABSENT if value is None else scale_for(unit, value).text(value)
@@ -140,12 +151,12 @@ _SMALLEST_MS = 0.001
 
 
 def error_text(seconds: float) -> str:
-    """A client's error: ``± 0.13 ms``, always in milliseconds, with two significant digits."""
+    """A client's error: ``0.13 ms``, always in milliseconds, with two significant digits."""
     scaled = seconds * 1e3
     if 0 < scaled < _SMALLEST_MS:
-        return f"± <{_SMALLEST_MS} ms"
+        return f"<{_SMALLEST_MS} ms"
     decimals = min(3, max(0, 1 - math.floor(math.log10(scaled)))) if scaled > 0 else 0
-    return f"± {Scale(1e-3, 'ms', decimals).text(seconds)}"
+    return Scale(1e-3, "ms", decimals).text(seconds)
 
 
 def duration_text(seconds: float | None) -> str:

@@ -9,11 +9,12 @@ from bakeoff.results.metrics import CATALOGUE, Metric, Unit
 from bakeoff.results.metrics.catalogue import LATENCIES
 from bakeoff.results.metrics.declaration import QUANTILES
 from bakeoff.results.report.clients import client_table
-from bakeoff.results.report.quality import match_of
+from bakeoff.results.report.quality import match_of, unchecked_text
 from bakeoff.results.report.section import Section
-from bakeoff.results.run.cells import Cell
-from bakeoff.results.run.levels import levels_of
+from bakeoff.results.run.cells import Cell as MeasuredCell
+from bakeoff.results.run.levels import Level, levels_of
 from bakeoff.results.run.run import Run
+from bakeoff.results.show.table import Cell, Table, names
 from bakeoff.results.text.format import ABSENT, interval_text, value_text
 
 
@@ -41,33 +42,19 @@ class Definition(msgspec.Struct, frozen=True):
     span: str
 
 
-class Entry(msgspec.Struct, frozen=True):
-    """One value of the table; the text of an absent value is its reason."""
-
-    text: str
-    known: bool
+def metric_tables(run: Run) -> list[Table]:
+    """Every metric at each level: a row for each and one for the token match, a column for each engine."""
+    return [_metric_table(level, has_answers=not unchecked_text(run)) for level in levels_of(run)]
 
 
-class MetricTable(msgspec.Struct, frozen=True):
-    """Every metric at one level: a row per metric and one for the token match, a column per engine."""
-
-    level: str
-    engines: list[str]
-    rows: list[tuple[str, Metric, list[Entry]]]
-    token_match: list[str]
-
-
-def metric_tables(run: Run) -> list[MetricTable]:
-    """Build the tables of all metrics, absent ones with their reason."""
-    return [
-        MetricTable(
-            level.title,
-            [cell.engine for cell in level.cells],
-            [(metric.family, metric, [_entry(cell, metric) for cell in level.cells]) for metric in CATALOGUE.values()],
-            [_token_match(cell) for cell in level.cells],
-        )
-        for level in levels_of(run)
+def _metric_table(level: Level, *, has_answers: bool) -> Table:
+    rows = [
+        [Cell(metric.title, link=f"#metric-{metric.family}"), *(_entry(cell, metric) for cell in level.cells)]
+        for metric in CATALOGUE.values()
     ]
+    match = [Cell("token match with the reference", link="#answers"), *map(_token_match, level.cells)]
+    columns = names("metric", *(cell.engine for cell in level.cells))
+    return Table(f"Every metric at {level.title}", columns, [*rows, *([match] if has_answers else [])], level.title)
 
 
 def definitions() -> list[Definition]:
@@ -132,16 +119,16 @@ def _defined(metrics: Sequence[Metric], title: str, definition: str) -> Definiti
     )
 
 
-def _entry(cell: Cell, metric: Metric) -> Entry:
+def _entry(cell: MeasuredCell, metric: Metric) -> Cell:
     interval = cell.intervals.get(metric.name)
     if interval is None:
-        return Entry(f"{ABSENT} {cell.reasons[metric.name]}", known=False)
-    return Entry(interval_text(metric, interval), known=True)
+        return Cell(f"{ABSENT} {cell.reasons[metric.name]}")
+    return Cell(interval_text(metric, interval), link=f"#metric-{metric.family}")
 
 
-def _token_match(cell: Cell) -> str:
+def _token_match(cell: MeasuredCell) -> Cell:
     match = match_of(cell)
-    return f"{match.text} {match.why or f'{match.answers} answers'}"
+    return Cell(f"{match.text} {match.why or f'{match.answers} answers'}", link="#answers")
 
 
 SECTIONS = (

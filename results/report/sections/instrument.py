@@ -30,7 +30,7 @@ def _table(run: Run, *, has_errors: bool) -> Table:
     engine_cell, notes = engine_cells(run), Footnotes()
     titles = [
         "requests", "send lag p50", "share of TTFT p50", "send lag p99", "largest", "loop lag p99, worst trial",
-        "TTFT p50 ±", "chunk gap p99 ±",
+        "error in TTFT p50", "error in chunk gap p99",
     ]  # fmt: skip
     rows = [
         [Cell(level.title), engine_cell(cell.engine), *map(Cell, _figures(run, cell, notes, has_errors=has_errors))]
@@ -55,7 +55,7 @@ def _figures(run: Run, cell: MeasuredCell, notes: Footnotes, *, has_errors: bool
     yield value_text(Unit.SECONDS, float(lags.max())) if len(lags) else ABSENT
     yield _loop_lag(valid)
     yield ttft_error.text
-    yield f"{gap_error.text} {notes.mark('±', why) if why else ''}".rstrip()
+    yield f"{gap_error.text} {notes.mark('error', why) if why else ''}".rstrip()
 
 
 def _loop_lag(trials: Sequence[Trial]) -> str:

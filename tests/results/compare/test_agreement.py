@@ -14,10 +14,11 @@ from bakeoff.results.compare.sides import select
 from bakeoff.results.dashboard.compare_page import compare_page
 from bakeoff.results.errors import NoEvidence
 from bakeoff.results.metrics import CATALOGUE
-from bakeoff.results.report.sections.summary import columns_of, summary
+from bakeoff.results.report.summary_table import Layout, summary_metrics, summary_tables
 from bakeoff.results.report.verdict import verdict
 from bakeoff.results.run.levels import levels_of
 from bakeoff.results.run.run import Run, load
+from bakeoff.results.show.table import Tone
 from bakeoff.results.statistics import COMPARE_ALPHA, DETECT, Judgement
 from tests.results.builders import LOADS, Sheet, Speed, build_run
 
@@ -45,14 +46,16 @@ def judged(compared: EngineComparison) -> Rows:
 
 def bold(run: Run, engine: str) -> set[tuple[str, str]]:
     """Load and metric of the figures of an engine that the report prints in bold."""
-    names = [metric.name for metric in columns_of(run)]
+    (table,) = summary_tables(run, Layout.BY_ENGINE)
+    metrics = {column.anchor: number for number, column in enumerate(table.columns) if "p90" not in column.title}
+    rows = [row for row in table.rows if row[1].text == engine]
     return {
-        (level.load.label, name)
-        for group, level in zip(summary(run), levels_of(run), strict=True)
-        for row in group.rows
-        if row.engine == engine
-        for name, figure in zip(names, row.figures, strict=True)
-        if figure.best
+        (level.load.label, metric.name)
+        for level, row in zip(levels_of(run), rows, strict=True)
+        for metric in summary_metrics(run)
+        if (number := metrics.get(f"metric-{metric.family}")) is not None
+        and not metric.name.endswith(("_p90_s", "_p99_s"))
+        and row[number].tone is Tone.BETTER
     }
 
 
@@ -73,7 +76,7 @@ def test_every_surface_gives_each_row_one_judgement(tmp_path: Path, seed: int) -
     assert [row["judgement"] for row in page.tables[0].entries()] == list(rows.values())
     for engine, wanted in (("a", Judgement.WORSE), ("b", Judgement.BETTER)):
         assert bold(run, engine) == {
-            at for at, judgement in rows.items() if judgement is wanted and CATALOGUE[at[1]] in columns_of(run)
+            at for at, judgement in rows.items() if judgement is wanted and CATALOGUE[at[1]] in summary_metrics(run)
         }
     line = verdict(run)
     if line.decided:

@@ -24,7 +24,7 @@ from bakeoff.results.metrics.quality import (
     why_unchecked,
 )
 from bakeoff.results.report import print_comparison, print_summary, render_html
-from bakeoff.results.report.markdown import markdown_table
+from bakeoff.results.report.markdown import markdown_summary
 from bakeoff.results.report.quality import (
     differing_answers_text,
     match_text,
@@ -127,15 +127,16 @@ def test_only_what_always_agrees_is_100_percent() -> None:
 def test_every_table_has_the_column(tmp_path: Path) -> None:
     run = only_run(tmp_path)
     text = printed(run)
-    assert "match" in text.splitlines()[5]
+    (head,) = (line for line in text.splitlines() if line.startswith("engine"))
+    assert head.endswith("token match")
     assert text.count("100 %\n") + text.count(" 100 % ") == 1
     assert text.count("97.2 %") == 1
-    assert text.count("of 9") == 2
-    assert "| 100 % of 9 |\n" in markdown_table(run)
-    assert "| 97.2 % of 9 |\n" in markdown_table(run)
+    assert text.count("of 9 answers") == 2
+    assert "| 100 % of 9 answers |\n" in markdown_summary(run)
+    assert "| 97.2 % of 9 answers |\n" in markdown_summary(run)
     page = render_html(run)
-    figure = '<span class="centre">97.2 %</span><span class="bounds">of 9 answers</span>'
-    assert f'data-label="token match"><a href="#answers">{figure}</a>' in page
+    figure = '<a href="#answers">97.2 %</a><span class="why">of 9 answers</span>'
+    assert f'data-label="token match">{figure}' in page
     assert '<td><a href="#answers">97.2 % of 9 answers</a></td>' in page, "among all metrics"
     assert page.count('<td class="number">97.2 % of 3</td>') == 3, "each trial"
     assert run.trials.agreement.tolist() == pytest.approx([1, 70 / 72, 70 / 72, 1, 1, 70 / 72])
@@ -151,7 +152,7 @@ def test_the_terminal_table_stays_within_its_width(tmp_path: Path) -> None:
     for regret in (0.02, 2.0, None):
         text = printed(only_run(tmp_path / str(regret), regret=regret))
         assert max(map(len, text.splitlines())) <= 100
-        assert "…" not in text
+        assert "…" not in text.partition("Warnings")[0]
 
 
 def test_a_comparison_names_both_sides(tmp_path: Path) -> None:
@@ -179,7 +180,7 @@ def test_answers_that_differ_are_warned_of_everywhere(tmp_path: Path) -> None:
     assert quality_warnings(run) == [warning]
     text = printed(run, width=300)
     assert f"Warnings:\n  {warning}\n" in text
-    assert "(1) match: 3 of 9 answers have a regret of 0.5 nats or more within their first 8 tokens" in text
+    assert "token match: 3 of 9 answers have a regret of 0.5 nats or more within their first 8 tokens" in text
     assert f"<strong>WARNING</strong> {warning}" in render_html(run)
 
 
@@ -207,8 +208,7 @@ def test_an_engine_without_answers_has_a_dash_and_a_footnote(tmp_path: Path) -> 
             run.folder.trial(trial.record.id).write_quality(why)
     run = results.load(run.path)
     text = printed(run)
-    assert "– (1)" in text
-    assert "(1) match: the run names no files of the model; set path in [model]" in text
+    assert "token match: the run names no files of the model; set path in [model]" in text
     assert run.cells[1].quality is None
     assert not answers_view(run).picture, "one point compares nothing"
     assert "the run names no files of the model" in render_html(run)
@@ -254,7 +254,7 @@ def test_two_engines_with_memory_and_answers_are_drawn(tmp_path: Path) -> None:
 
 
 def test_the_bounds_in_the_definitions_are_the_codes_bounds() -> None:
-    text = (Path(__file__).parents[3] / "docs" / "definitions.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "docs" / "method.md").read_text(encoding="utf-8")
     assert f"mean regret exceeds {MAX_MEAN_REGRET}, or less than {100 * MIN_AGREEMENT:.0f} % of the tokens" in text
     assert f"a regret of {LARGE_REGRET} or more before their eighth token" in text
     assert EARLY == 8

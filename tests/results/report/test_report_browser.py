@@ -218,7 +218,7 @@ def test_the_page_of_two_engines_at_two_levels_is_at_most_fifteen_screens_long(
 
 def test_a_figure_leads_to_its_definition(browser: Browser, report: Path) -> None:
     page = Watched(browser, report).page
-    page.focus("#summary td[data-label='ITL p50'] a")
+    page.focus("#summary td[data-label='ITL p50, ms'] a")
     page.keyboard.press("Enter")
     assert page.evaluate("document.querySelector(':target').id") == "metric-itl"
     page.click("#metric-itl a")

@@ -40,7 +40,7 @@ def test_settings_that_two_engines_have_otherwise_are_named_before_their_numbers
         "transformers does not report what it runs with."
     )
     page = render_html(run)
-    assert page.index("Set differently: dtype") < page.index('<table class="summary">')
+    assert page.index("Set differently: dtype") < page.index('<table class="summary stacked">')
     rows = {row.name: (row.texts, row.differs) for row in setting_rows(run)}
     assert rows["max_model_len"] == (["8192", "8192"], False)
     assert rows["enable_prefix_caching"] == (["yes", "–"], False)
