@@ -7,18 +7,22 @@ megabytes, and raw streams take hundreds; neither is published.
 
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
 from bakeoff import results
-from bakeoff.results.report.markdown import markdown_table
+from bakeoff.results.metrics import CATALOGUE
+from bakeoff.results.report.quality import match_of
 from bakeoff.results.report.search_lines import answer, searches_of
 from bakeoff.results.run.cache import CellGap, cache_gaps_of
+from bakeoff.results.run.cells import Cell
+from bakeoff.results.run.levels import Level, levels_of
+from bakeoff.results.show.markdown import escaped, pipe_table
 from bakeoff.results.text.attribution import bottleneck_sentence
 from bakeoff.results.text.cache import cache_text, gap_text
-from bakeoff.results.text.format import machine_text, moment_text
+from bakeoff.results.text.format import ABSENT, interval_text, machine_text, moment_text
 
 _REQUEST_COLUMNS = [
     "trial", "engine", "load", "repeat", "index", "outcome", "planned_ns", "sent_ns", "requested_input_tokens",
@@ -59,7 +63,7 @@ def page(run: results.Run, command: str, name: str) -> str:
         f"{len(run.finished)} of {len(manifest.trials)} trials. Centre and 95 % interval over "
         "the valid trials; the repeats are interleaved.\n\n"
         f"{''.join(_answers(run))}"
-        f"<!-- results: {name} -->\n{markdown_table(run)}<!-- end of results -->\n\n"
+        f"<!-- results: {name} -->\n{_table(run)}<!-- end of results -->\n\n"
         f"| engine | version | started as |\n|---|---|---|\n{_short(rows)}\n"
         + "".join(_cache_gaps(run))
         + "".join(f"- {note}\n" for note in run.declared)
@@ -96,12 +100,34 @@ def _cache_gaps(run: results.Run) -> Iterator[str]:
         yield "\n"
 
 
-def into_readme(readme: Path, run: results.Run) -> None:
-    """Replace the table of that run's name in a README."""
-    text = readme.read_text(encoding="utf-8")
+def _table(run: results.Run) -> str:
+    """One row per load and engine: centre and 95 % interval of the medians; absent values are a dash, never 0."""
+    columns = run.headline
+    titles = ["load", "engine", "valid", *(CATALOGUE[name].title for name in columns), "token match"]
+    return pipe_table(titles, (row for level in levels_of(run) for row in _rows(level, columns)))
+
+
+def _rows(level: Level, columns: Sequence[str]) -> Iterator[list[str]]:
+    for number, cell in enumerate(level.cells):
+        load, match = "" if number else escaped(level.heading), match_of(cell)
+        values = [_value(cell, name) for name in columns]
+        valid = f"{cell.valid}/{cell.planned}"
+        yield [load, escaped(cell.engine), valid, *values, f"{match.text} {match.answers}".rstrip()]
+
+
+def _value(cell: Cell, name: str) -> str:
+    if name == "failures":
+        failed, planned = cell.failures
+        return f"{failed}/{planned}" if planned else ABSENT
+    return interval_text(CATALOGUE[name], cell.intervals.get(name))
+
+
+def into_page(page: Path, run: results.Run) -> None:
+    """Replace the table of that run's name in a page."""
+    text = page.read_text(encoding="utf-8")
     section = next(match for match in _RESULTS.finditer(text) if match[2] == run.manifest.name)
-    table = first_page_table(markdown_table(run))
-    readme.write_text(text[: section.end(1)] + table + text[section.start(4) :], encoding="utf-8")
+    table = first_page_table(_table(run))
+    page.write_text(text[: section.end(1)] + table + text[section.start(4) :], encoding="utf-8")
 
 
 def first_page_table(table: str) -> str:

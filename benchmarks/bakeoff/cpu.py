@@ -2,7 +2,7 @@
 
 Runs ``cpu.toml``, which takes an hour on two cores, or reads an existing run (``--run``), and checks that every engine
 has valid trials at every load. With ``--publish FOLDER`` the run's page and data are written there, and the run updates
-the table of the repository's README.
+the table in docs/results/index.md.
 """
 
 import argparse
@@ -11,7 +11,7 @@ from pathlib import Path
 from bakeoff import results
 from benchmarks.bars import Bars
 from benchmarks.experiments import measured
-from docs.publishing import into_readme, publish
+from docs.publishing import into_page, publish
 
 EXPERIMENT = Path(__file__).with_name("cpu.toml")
 ROOT = EXPERIMENT.parents[2]
@@ -27,7 +27,7 @@ def main() -> None:
     run = results.load(options.run or measured(EXPERIMENT, options.out, resume=True))
     if options.publish:
         publish(run, EXPERIMENT, options.publish, "make bench-bakeoff")
-        into_readme(ROOT / "README.md", run)
+        into_page(ROOT / "docs/results/index.md", run)
     for cell in run.cells:
         rate = cell.intervals.get("output_tokens_per_s")
         print(f"{cell.load:<16} {cell.engine:<24} {cell.valid}/{cell.planned}  {rate.centre if rate else 0:8.1f} tok/s")

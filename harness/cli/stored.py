@@ -44,7 +44,7 @@ def read(location: str | Path) -> "Run":
     return run
 
 
-def show(run: "Run", *, json: bool) -> None:
+def show(run: "Run", *, json: bool, every: bool = False) -> None:
     """Print a run's table (or JSON), and write its HTML page and traces."""
     from rich.console import Console
 
@@ -55,7 +55,7 @@ def show(run: "Run", *, json: bool) -> None:
         print_json(_summary(run, write_html(run), write_traces(run)))
     else:
         console = Console()
-        print_summary(run, console)  # before the page: on a full disk the user still gets the table
+        print_summary(run, console, every=every)  # before the page: on a full disk the user still gets the table
         lines = [f"report: {write_html(run)}", *(f"trace: {path}" for path in write_traces(run))]
         console.print("\n" + "\n".join(lines), markup=False, highlight=False, soft_wrap=True)
 

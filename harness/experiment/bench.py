@@ -45,7 +45,7 @@ def identified(
 
     def experiment_of(engines: list[dict[str, Any]], name: str | None, folder: str) -> Experiment:
         labels = _labels([each["adapter"] for each in engines], urls)
-        labelled = [each | ({"label": label} if label else {}) for each, label in zip(engines, labels, strict=True)]
+        labelled = [({"label": label} if label else {}) | each for each, label in zip(engines, labels, strict=True)]
         return experiment_from(data | {"model": {"name": name, "tokenizer": folder}, "engines": labelled}, "bench")
 
     # refuses mistakes before a server is asked

@@ -72,6 +72,8 @@ from bakeoff.results.requests import Requests
 from bakeoff.results.schema import SCHEMA_VERSION, decoder_of, schema_of, schema_of_run
 
 LOG_NAME = "run.jsonl"
+RUNS, LATEST = Path("runs"), "latest"
+"""Where runs are looked for that are not named by a path, and the name of the newest."""
 _TRIAL_ID = re.compile(r"[\w-][\w.-]*")
 _MAX_NAME_BYTES = 255
 _BLOCK_BYTES = 1 << 20
@@ -470,12 +472,24 @@ def earlier_run(root: Path, name: str, run: str, notify: Callable[[str], object]
     Raises:
         RunNotFound: there is no such run.
     """
-    if run != "latest":
+    if run != LATEST:
         return RunFolder.open(Path(run))
     newest = next(runs_named(root, name, notify), None)
     if newest is not None:
         return newest
     raise RunNotFound(f"there is no run of '{name}' in {root} to resume; leave --resume out to begin one")
+
+
+def newest_run(root: Path = RUNS) -> Path:
+    """Folder of the newest run.
+
+    Raises:
+        RunNotFound: there is none.
+    """
+    found = runs_below(root)
+    if not found:
+        raise RunNotFound(f"there is no run in {root}/ that could be the latest; name a run's folder")
+    return found[-1].path
 
 
 def runs_below(root: Path) -> list[RunFolder]:

@@ -1,6 +1,6 @@
 """The command ``bakeoff bench``."""
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import cyclopts
 
@@ -41,11 +41,13 @@ def bench(
     against: str | None = None,
     balance: str | None = None,
     replica_header: str | None = None,
+    label: Texts | None = None,
     engine: str | None = None,
     model: str | None = None,
     tokenizer: str | None = None,
     workload: str = "chat",
     option: WorkloadOptions = None,
+    skip_bad: bool = False,
     scale: float | None = None,
     input_tokens: InputTokens = None,
     output_tokens: OutputTokens = None,
@@ -98,6 +100,8 @@ def bench(
         Default: round-robin.
     replica_header
         Header of a router's answers that names the replica.
+    label
+        Name of the server in tables; with --against repeat it for the other one. Default: the adapter's name.
     engine
         Adapter for the server's API. Default: detected.
     model
@@ -109,6 +113,8 @@ def bench(
         Name from bakeoff workloads list, or path of a trace, prompt set or preset.
     option
         Workload option as key=value, such as images=1; repeat for several.
+    skip_bad
+        Leave out the lines of a trace or prompt set that cannot be read, and count them.
     scale
         Factor on the prompt and answer lengths of presets and traces. Default: 1.
     input_tokens
@@ -208,15 +214,18 @@ def bench(
         **addresses,
         **{name: value for name, value in chosen.items() if value is not None},
     }
+    servers = [server] if against is None else [server, server | {"url": against}]
     longest_s, default_repeats = TrialConfig().max_window_s, 1 if against is None else DEFAULT_REPEATS
+    options = [*(option or []), *(["skip_bad=true"] if skip_bad else [])]
+    traffic = workload_data(workload, options, scale, input_tokens, output_tokens)
     data = {
         "name": name,
         "seed": seed,
         "repeats": default_repeats if repeats is None else repeats,
-        "engines": [server] if against is None else [server, server | {"url": against}],
+        "engines": _labelled(servers, texts(label) if label else []),
         "request": request,
         **({"slo": texts(slo)} if slo else {}),
-        "workload": workload_data(workload, option or [], scale, input_tokens, output_tokens) | {"history": history},
+        "workload": traffic | {"history": history},
         "loads": loads if rate is None else [{"rate_per_s": rate, "arrival": arrival, **cap}],
         "rules": rules,
         "trial": {"ramp_s": ramp, "max_foreign_share": max_foreign_share}
@@ -234,6 +243,19 @@ def bench(
     if None in {engine, model, tokenizer} or against is not None or len(urls) > 1:
         print_line(identified_line(experiment, urls if len(urls) > 1 else asked))
     return measured(experiment, out)
+
+
+def _labelled(servers: "list[dict[str, Any]]", labels: "list[str]") -> "list[dict[str, Any]]":
+    """Servers with the names that they have in tables.
+
+    Raises:
+        BadExperiment: there are more or fewer names.
+    """
+    from bakeoff.harness.errors import BadExperiment
+
+    if labels and len(labels) != len(servers):
+        raise BadExperiment(f"--label names each server: give it once for each of {len(servers)}, or leave it out")
+    return [server | {"label": name} for server, name in zip(servers, labels, strict=True)] if labels else servers
 
 
 def _show(
@@ -267,8 +289,8 @@ def _exit_code(run: "Run") -> int:
 
 
 _PANELS = {
-    "Server": "url from_ against balance replica_header engine model tokenizer api_key_env",
-    "Traffic": "workload option scale input_tokens output_tokens rules history seed",
+    "Server": "url from_ against label balance replica_header engine model tokenizer api_key_env",
+    "Traffic": "workload option skip_bad scale input_tokens output_tokens rules history seed",
     "Load": "rate arrival max_in_flight concurrency",
     "Requests": "temperature top_p reasoning_effort extra_body header stream",
     "Trials": "slo duration requests ramp repeats profile max_foreign_share calibrate workers ray",

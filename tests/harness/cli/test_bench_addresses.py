@@ -2,8 +2,10 @@
 
 import contextlib
 import json
+import shutil
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -114,3 +116,37 @@ def test_what_makes_no_sense_is_told_in_one_line(
     assert bench(tmp_path, *options) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert complaint in line
+
+
+def test_servers_have_the_names_that_they_are_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    engines = {"old": VirtualEngine(), "new": VirtualEngine()}
+    options = ("--url", ONE, "--against", OTHER, "--label", "old", "--label", "new", "--repeats", "1")
+    assert bench(tmp_path, *options, "--json", **engines) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert [cell["engine"] for cell in summary["cells"]] == ["old", "new"]
+    assert bench(tmp_path, "--url", ONE, "--label", "a", "--label", "b") == 2
+    assert "--label names each server: give it once for each of 1" in capsys.readouterr().err
+
+
+def test_the_latest_run_can_be_shared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert in_process("report", "latest") == 2
+    assert "there is no run in runs/ that could be the latest" in capsys.readouterr().err
+    assert bench(tmp_path, "--url", ONE) == 0
+    (run,) = (tmp_path / "runs").iterdir()
+    shutil.copytree(run, run.with_name("20250101-000000-older"))
+    capsys.readouterr()
+    assert in_process("report", "latest", "--markdown", "--svg", "picture.svg") == 0
+    text = capsys.readouterr().out
+    assert results.load("latest").path.name == run.name
+    assert text.startswith("**reference: output ")
+    assert "| Time to first token (TTFT) p50, ms | " in text
+    picture = ET.parse("picture.svg").getroot()
+    assert picture.tag == "{http://www.w3.org/2000/svg}svg"
+    assert "reference: output" in "".join(picture.itertext())
+    assert "src=" not in Path("picture.svg").read_text(), "nothing is fetched"
+    assert in_process("compare", "latest", "latest") in {0, 2, 3}
+    assert "is not a run folder" not in capsys.readouterr().err
+    assert "TTFT p50 (s)" in str(results.load("latest"))

@@ -18,10 +18,10 @@ from bakeoff.harness.experiment.reading import load_experiment
 
 ROOT = Path(__file__).parents[3]
 CI = ROOT / "docs/ci"
-PULL_REQUEST, NIGHTLY = CI / "pull-request.yml", CI / "nightly-gpu.yml"
+PULL_REQUEST, NIGHTLY, STORED = CI / "pull-request.yml", CI / "nightly-gpu.yml", CI / "stored-baseline.yml"
 GITLAB, JENKINS = CI / "gitlab-ci.yml", CI / "Jenkinsfile"
-EXAMPLES = [PULL_REQUEST, NIGHTLY, GITLAB, JENKINS]
-WORKFLOWS = [PULL_REQUEST, NIGHTLY, *sorted((ROOT / ".github/workflows").glob("*.yml"))]
+EXAMPLES = [PULL_REQUEST, NIGHTLY, STORED, GITLAB, JENKINS]
+WORKFLOWS = [PULL_REQUEST, NIGHTLY, STORED, *sorted((ROOT / ".github/workflows").glob("*.yml"))]
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
 _OWN_ACTION = re.compile(r"[\w-]+/bakeoff@v0\.1\.0")
 
@@ -38,7 +38,7 @@ def steps(workflow: Path) -> list[dict[str, Any]]:
 def commands(pipeline: Path) -> list[list[str]]:
     """The words after ``bakeoff`` of each line that runs it, or that the action runs for it."""
     command_lines = re.findall(r"bin/bakeoff (.*)$", pipeline.read_text(encoding="utf-8"), re.MULTILINE)
-    return [shlex.split(line.partition(" | ")[0]) for line in command_lines]
+    return [shlex.split(re.split(r" \|\|? ", line)[0]) for line in command_lines]
 
 
 def own_action() -> dict[str, str]:
@@ -51,7 +51,8 @@ def scripts(pipeline: Path) -> Iterator[str]:
     if pipeline == JENKINS:
         yield from re.findall(r"'''\n(.*?)'''", pipeline.read_text(encoding="utf-8"), re.DOTALL)
     elif pipeline == GITLAB:
-        yield "\n".join(yaml.safe_load(pipeline.read_text(encoding="utf-8"))["gate"]["script"])
+        job = yaml.safe_load(pipeline.read_text(encoding="utf-8"))["gate"]
+        yield from ("\n".join(job[part]) for part in ("script", "after_script"))
     else:
         yield from (step["run"] for step in steps(pipeline) if "run" in step)
 
@@ -85,7 +86,7 @@ def test_jenkins_closes_what_it_opens() -> None:
     assert "stages" in text
 
 
-@pytest.mark.parametrize("pipeline", [*EXAMPLES, *WORKFLOWS[2:]], ids=name_of)
+@pytest.mark.parametrize("pipeline", [*EXAMPLES, *WORKFLOWS[3:]], ids=name_of)
 def test_its_scripts_are_valid_shell(pipeline: Path) -> None:
     found = list(scripts(pipeline))
     assert found
@@ -94,7 +95,7 @@ def test_its_scripts_are_valid_shell(pipeline: Path) -> None:
         assert (done.returncode, done.stderr) == (0, "")
 
 
-@pytest.mark.parametrize("pipeline", [NIGHTLY, GITLAB, JENKINS], ids=name_of)
+@pytest.mark.parametrize("pipeline", [NIGHTLY, STORED, GITLAB, JENKINS], ids=name_of)
 def test_its_commands_exist(pipeline: Path) -> None:
     app = make_app()
     assert commands(pipeline)
