@@ -1,7 +1,7 @@
 """Trace formats by name, and detection of a file's format."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from bakeoff.workloads.errors import BadOption
 from bakeoff.workloads.options import nearest, typed_options
 from bakeoff.workloads.traces.agentperf import AgentPerf
 from bakeoff.workloads.traces.aiperf_dag import AiPerfDag
-from bakeoff.workloads.traces.any_csv import Csv
+from bakeoff.workloads.traces.any_csv import FIELDS, Csv
 from bakeoff.workloads.traces.azure import Azure
 from bakeoff.workloads.traces.bfcl import Bfcl
 from bakeoff.workloads.traces.burstgpt import BurstGpt
@@ -21,10 +21,10 @@ from bakeoff.workloads.traces.guidellm import GuideLlm
 from bakeoff.workloads.traces.json_array import BYTE_ORDER_MARK
 from bakeoff.workloads.traces.mlperf_endpoints import MlperfEndpoints
 from bakeoff.workloads.traces.mooncake import Mooncake
-from bakeoff.workloads.traces.openai_jsonl import OpenAiJsonl
+from bakeoff.workloads.traces.openai_jsonl import ENVELOPES, OpenAiJsonl
 from bakeoff.workloads.traces.otel import Otel
 from bakeoff.workloads.traces.questions import Questions
-from bakeoff.workloads.traces.reading import SESSION_SUFFIXES, bad, opened
+from bakeoff.workloads.traces.reading import SESSION_SUFFIXES, bad, opened, whole
 from bakeoff.workloads.traces.row import Trace
 from bakeoff.workloads.traces.servegen import ServeGen
 from bakeoff.workloads.traces.sharegpt import ShareGpt
@@ -149,6 +149,10 @@ _OTHER_KINDS = {
     b"<html": "is a web page; fetch the file that it shows",
 }
 """Files of other kinds by how they begin, and what to do."""
+_WHOLE_FORMATS = ("claude-code", "agentperf", "otel")
+"""Formats whose file may be one JSON object over several lines."""
+_MAX_DEPTH = 6
+"""Levels at which requests are looked for in such an object of another kind."""
 _FOLDER_FORMATS = ("claude-code", "agentperf", "otel")
 """JSON formats of which a folder can be given."""
 _CSV_FORMATS = (
@@ -157,6 +161,21 @@ _CSV_FORMATS = (
     ("claude-code-flat", {"trace_id", "req_index", "prefix_hit_blocks"}),
     ("csv", {"input_tokens", "output_tokens"}),
 )
+
+
+_SYNONYMS = {
+    "at_s": ("timestamp", "starttime", "arrivaltime", "arrivedat", "createdat", "requesttime", "time", "ts"),
+    "input_tokens": (
+        "prompttokens", "inputlength", "inputlen", "promptlength", "promptlen", "contexttokens", "requesttokens",
+        "numprompttokens", "numinputtokens", "tokensin", "inputtokencount", "prompttokencount",
+    ),
+    "output_tokens": (
+        "completiontokens", "outputlength", "outputlen", "generatedtokens", "responsetokens", "answertokens",
+        "numoutputtokens", "numcompletiontokens", "tokensout", "outputtokencount", "completiontokencount",
+    ),
+    "session": ("sessionid", "conversationid", "chatid", "threadid"),
+}  # fmt: skip
+"""Names of columns that tools give to the fields of a table, without case and marks."""
 
 
 def trace_format(name: str, options: Mapping[str, Any]) -> Trace:
@@ -212,6 +231,8 @@ def _kind_of(path: str) -> str | None:
     for start, kind in _OTHER_KINDS.items():
         if head[: len(start)].lower() == start.lower():
             return kind
+    if re.match(rb'\[\s*\{[^{}]*"role"\s*:', head):
+        return "is one chat over several lines; write it as one line, as by: jq -c . FILE > FILE.jsonl"
     if re.match(rb"\[\s*\{", head):
         return "is one JSON array; write one object a line, as by: jq -c '.[]' FILE > FILE.jsonl"
     line, below = (text.decode(errors="replace").strip() for text in (head + b"\n\n").split(b"\n")[:2])
@@ -222,9 +243,17 @@ def _kind_of(path: str) -> str | None:
     columns, values = line.split(","), below.split(",")
     has_numbers = any(value.strip().replace(".", "").isdigit() for value in values)
     if head[:1] not in b"[{" and 1 < len(columns) == len(values) and has_numbers:
-        example = f"{{ input_tokens = {columns[0]!r} }}"
-        return f"is a table of other columns; give format = 'csv' and columns, such as {example}"
+        found = {field: fitting for field in FIELDS if (fitting := _column_of(field, columns))}
+        held = found or {"input_tokens": columns[0]}
+        example = ", ".join(f"{field} = {column!r}" for field, column in held.items())
+        return f"is a table of other columns; give format = 'csv' and columns, such as {{ {example} }}"
     return None
+
+
+def _column_of(field: str, columns: Sequence[str]) -> str | None:
+    """The column that probably holds a field, by its name."""
+    plain = {plain_name(column): column.strip().strip('"') for column in columns}
+    return next((plain[name] for name in _SYNONYMS.get(field, ()) if name in plain), None)
 
 
 def _folder_format(folder: Path) -> str | None:
@@ -242,16 +271,71 @@ def _file_format(path: str) -> str | None:
         raise bad(path, None, "is empty")
     line = head.partition(b"\n")[0].strip()
     if head.startswith(b"["):
-        return "sharegpt" if re.search(rb'"conversations?"\s*:', head) else None
+        if re.search(rb'"conversations?"\s*:', head):
+            return "sharegpt"
+        return "openai-jsonl" if _is_chat(line) else None
     if head.startswith(b"{"):
         keys = _keys(line, head)
         if keys == {"turns"} and b'"node_id"' in line:
             return "guidellm"
-        return next((name for name, needed in _JSON_FORMATS if needed <= keys), None)
+        name = next((name for name, needed in _JSON_FORMATS if needed <= keys), None)
+        if name not in _WHOLE_FORMATS:
+            _refuse_spread(path, line)
+        return name or ("openai-jsonl" if _has_body(line) else None)
     header = [name.strip().strip('"') for name in line.decode(errors="replace").split(",")]
     exact = next((name for name, needed in _CSV_FORMATS if needed <= set(header)), None)
     columns = set(map(plain_name, header))
     return exact or next((name for name, needed in _CSV_FORMATS if set(map(plain_name, needed)) <= columns), None)
+
+
+def _is_chat(line: bytes) -> bool:
+    """Whether a line is the array of a chat's messages."""
+    value = _decoded(line)
+    return isinstance(value, list) and bool(value) and all(isinstance(each, dict) and "role" in each for each in value)
+
+
+def _has_body(line: bytes) -> bool:
+    """Whether a line's object holds the body of a request in an envelope, which may have another one around it."""
+    value = _decoded(line)
+    inner = [value.get(name) for name in ENVELOPES] if isinstance(value, dict) else []
+    objects = [each for each in inner if isinstance(each, dict)]
+    objects += [each["body"] for each in objects if isinstance(each.get("body"), dict)]
+    return any("messages" in each or "prompt" in each for each in objects)
+
+
+def _decoded(line: bytes) -> Any:  # noqa: ANN401  (any JSON value)
+    """The value of a line; None if it is not JSON."""
+    try:
+        return msgspec.json.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _refuse_spread(path: str, line: bytes) -> None:
+    """Refuse one JSON object over several lines, and say how to make lines of its requests.
+
+    Raises:
+        BadTrace: the file is such an object.
+    """
+    if _decoded(line) is not None or len(line) >= _HEAD_BYTES:
+        return
+    steps = _path_of_bodies(_decoded(whole(path)))
+    if steps:
+        fix = f"write one request a line, as by: jq -c '{steps}' FILE > FILE.jsonl"
+        raise bad(path, None, f"is one JSON object over several lines; {fix}")
+
+
+def _path_of_bodies(value: Any, depth: int = 0) -> str:  # noqa: ANN401  (any JSON value)
+    """Where the bodies of requests are in a value, as jq writes it: ``.data[].payload[]``; empty if there are none."""
+    if isinstance(value, dict):
+        if depth and ("messages" in value or "prompt" in value):
+            return "."
+        found = ((name, _path_of_bodies(each, depth + 1)) for name, each in value.items() if depth < _MAX_DEPTH)
+        return next((f".{name}{steps.removesuffix('.')}" for name, steps in found if steps), "")
+    if isinstance(value, list) and value:
+        steps = _path_of_bodies(value[0], depth + 1)
+        return f"[]{steps}" if steps else ""
+    return ""
 
 
 def _keys(line: bytes, head: bytes) -> set[str]:

@@ -1,4 +1,4 @@
-"""``openai-jsonl``: request bodies of the OpenAI API, one per line, bare or in Batch API envelopes."""
+"""``openai-jsonl``: request bodies of the OpenAI API, one per line, bare or in the envelopes of batches and logs."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,15 +7,23 @@ import msgspec
 
 from bakeoff.workloads.rng import Seed
 from bakeoff.workloads.traces.checks import Clock, check_output_tokens, epoch_s, tokens
-from bakeoff.workloads.traces.reading import bad, records
-from bakeoff.workloads.traces.recorded_chat import ChatBody, tools_text
+from bakeoff.workloads.traces.reading import each, left_out
+from bakeoff.workloads.traces.recorded_chat import ChatBody, RecordedMessage, tools_text
 from bakeoff.workloads.traces.row import TraceRow
 from bakeoff.workloads.types import Message
+
+ENVELOPES = ("body", "request", "request_body", "params")
+"""Fields of a line that may hold the body: of OpenAI's batches, of logs of requests and responses, of Anthropic's."""
+_TIMES = ("at_s", "timestamp", "ts", "time", "created_at", "start_time")
 
 
 class _Body(ChatBody, frozen=True):
     at_s: float | None = None
     timestamp: float | str | None = None
+    ts: float | str | None = None
+    time: float | str | None = None
+    created_at: float | str | None = None
+    start_time: float | str | None = None
     session: str | int | None = None
     continue_final_message: bool = False
     system: Any = None
@@ -61,35 +69,58 @@ def _length(value: Any) -> int | None:  # noqa: ANN401  (any JSON value)
 
 
 class _Line(_Body, frozen=True):
-    body: _Body | None = None
+    body: Any = None
+    request: Any = None
+    request_body: Any = None
     params: Any = None
-    """The body, in a batch of Anthropic's."""
+    response: Any = None
+    """The recorded answer, in a log."""
 
     @property
-    def request(self) -> _Body:
+    def sent(self) -> _Body:
         """The body of the request: in one of the envelopes, or the line itself.
 
         Raises:
             ValueError: the body has a field of another type.
         """
-        if self.body is not None or self.messages is not None or self.prompt is not None:
-            return self.body or self
-        try:
-            return msgspec.convert(self.params, _Body, strict=False) if isinstance(self.params, dict) else self
-        except msgspec.ValidationError as error:
-            raise ValueError(f"its params are no body of a request ({error})") from None
+        if self.messages is not None or self.prompt is not None:
+            return self
+        return next((_inner(name, value) for name in ENVELOPES if isinstance(value := getattr(self, name), dict)), self)
+
+    @property
+    def answered_tokens(self) -> int | None:
+        """Tokens of the recorded answer, if the line has its usage."""
+        response = self.response if isinstance(self.response, dict) else {}
+        inner = response.get("body") if isinstance(response.get("body"), dict) else response
+        usage = inner.get("usage")
+        counts = usage if isinstance(usage, dict) else {}
+        return next(filter(None, (_length(counts.get(name)) for name in ("completion_tokens", "output_tokens"))), None)
+
+
+def _inner(name: str, value: dict[str, Any]) -> _Body:
+    """The body in an envelope; a log of HTTP requests has one more around it."""
+    if isinstance(value.get("body"), dict):
+        value = value["body"]
+    try:
+        return msgspec.convert(value, _Body, strict=False)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"its field {name} is no body of a request ({error})") from None
 
 
 class OpenAiJsonl(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Lines of ``{"messages": […], "max_tokens": …}`` or ``{"prompt": …}``, optionally as the ``body`` of an envelope.
+    """Lines of ``{"messages": […], "max_tokens": …}`` or ``{"prompt": …}``, or arrays of messages.
 
-    The body or its envelope may have ``at_s`` or ``timestamp`` (seconds, or a time stamp) and ``session``.
+    The line may be an envelope, which holds the body as ``body``, ``request``, ``request_body`` or ``params``, and the
+    recorded usage in ``response``. Body or envelope may have ``at_s``, ``timestamp`` or ``ts`` (seconds, or a time
+    stamp) and ``session``.
     """
 
     path: str
     """The file of JSON lines, plain or gzip."""
     output_tokens: int = 256
     """Requested length of the answer if a body states none, as ``max_completion_tokens`` or ``max_tokens``."""
+    skip_bad: bool = False
+    """Whether to leave out lines that cannot be read, and to count them, instead of refusing the file."""
 
     def __post_init__(self) -> None:
         check_output_tokens(self.output_tokens)
@@ -98,27 +129,32 @@ class OpenAiJsonl(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The requests, as :class:`bakeoff.workloads.traces.row.Trace` defines them."""
         del seed  # the trace leaves nothing to chance
         arrivals = _Arrivals()
-        for row, line in records(self.path, msgspec.json.Decoder(_Line, strict=False)):
-            try:
-                request = self._row(line, line.request, arrivals)
-            except ValueError as cause:
-                raise bad(self.path, row, str(cause)) from None
-            yield request
+        yield from each(self.path, _LINES, lambda _, line: self._row(line, arrivals), is_lenient=self.skip_bad)
 
     def notes(self) -> list[str]:
         """What is not replayed."""
+        arrivals = _Arrivals()
         return [
             "openai-jsonl: messages, tools and prompts as recorded; no other fields, such as sampling, are sent",
             "openai-jsonl: a last message of the assistant is the recorded answer, unless the body states a length",
+            "openai-jsonl: the length of an answer is that of the recorded response, if the line has its usage",
             "openai-jsonl: at_s and timestamp count seconds, unless they are times since 1970 in smaller units",
             "openai-jsonl: the model ends an answer for which tools are recorded; other answers have the stated length",
             f"openai-jsonl: a body without a length, such as max_tokens, requests {self.output_tokens} tokens",
+            *(
+                left_out("openai-jsonl", self.path, _LINES, lambda _, line: self._row(line, arrivals))
+                if self.skip_bad
+                else ()
+            ),
         ]
 
-    def _row(self, line: _Line, body: _Body, arrivals: "_Arrivals") -> TraceRow:
+    def _row(self, line: _Line | list[RecordedMessage], arrivals: "_Arrivals") -> TraceRow:
+        if isinstance(line, list):
+            line = _Line(messages=line)
+        body = line.sent
         messages, prompt = body.checked_prompt()
         messages = body.with_system(messages)
-        length, answer = body.length or self.output_tokens, None
+        length, answer = line.answered_tokens or body.length or self.output_tokens, None
         if body.is_answered(messages):
             messages, length, answer = messages[:-1], None, messages[-1].content
         session = line.session if line.session is not None else body.session
@@ -134,6 +170,9 @@ class OpenAiJsonl(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         )
 
 
+_LINES = msgspec.json.Decoder(_Line | list[RecordedMessage], strict=False)
+
+
 class _Arrivals:
     """Times of the rows; either all rows have one or none has."""
 
@@ -143,7 +182,7 @@ class _Arrivals:
 
     def next_s(self, *places: _Body) -> float | None:
         """Offset of the next row, from the first of ``places`` that has a time."""
-        times = (time for place in places for time in (place.at_s, place.timestamp))
+        times = (time for place in places for time in map(place.__getattribute__, _TIMES))
         time = next((time for time in times if time is not None), None)
         self._timed = time is not None if self._timed is None else self._timed
         if self._timed != (time is not None):

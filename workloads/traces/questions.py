@@ -13,7 +13,7 @@ import msgspec
 from bakeoff.workloads.options import nearest
 from bakeoff.workloads.rng import Seed
 from bakeoff.workloads.traces.checks import check_output_tokens, tokens
-from bakeoff.workloads.traces.reading import bad, peeked, records
+from bakeoff.workloads.traces.reading import each, left_out, peeked, records
 from bakeoff.workloads.traces.row import TraceRow
 from bakeoff.workloads.types import Check, Expected, Message
 
@@ -25,6 +25,7 @@ _LENGTH_FIELDS = (
 _DEFAULT_TOKENS = 256
 TEXT_FIELDS = ("turns", "prompt", "question", "instruction", "text")
 """Default fields for the text; the first one that a line has is used."""
+_LINES = msgspec.json.Decoder(dict[str, Any])
 _ASKING = "Think step by step. End with the final answer, as a number behind ####."
 _NUMBER = re.compile(r"-?(\d+(\.\d+)?|\.\d+)")
 _SYSTEM_FIELDS = ("system_prompt", "system")
@@ -35,6 +36,7 @@ _UNUSED_FIELDS = (
     "input_tokens", "input_length", "prompt_tokens_count", "images", "image", "tools",
 )  # fmt: skip
 """Fields that would change the load, and are not used."""
+_MESSAGE_FIELDS = ("role", "parent_id")
 _CODE_FIELDS = ("entry_point", "canonical_solution")
 """Fields of code to be completed instead of a question to be answered."""
 
@@ -48,6 +50,8 @@ class Questions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Name of the field that holds the text; detected by default."""
     output_tokens: int | None = None
     """Requested length of every answer; by default what the line states, else 256."""
+    skip_bad: bool = False
+    """Whether to leave out lines that cannot be read, and to count them, instead of refusing the file."""
     form: Literal["auto", "chat", "completion"] = "auto"
     """API for the texts; ``auto`` completes code, which HumanEval marks with ``entry_point``, and chats otherwise."""
     score: bool = False
@@ -63,19 +67,18 @@ class Questions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def rows(self, seed: Seed) -> Iterator[TraceRow]:
         """The requests, as :class:`bakeoff.workloads.traces.row.Trace` defines them."""
         del seed  # the trace leaves nothing to chance
-        for row, line in records(self.path, msgspec.json.Decoder(dict[str, Any])):
-            try:
-                texts, length = self._texts(line), self._tokens(line)
-                expected = _number(line) if self.score else None
-            except ValueError as cause:
-                raise bad(self.path, row, str(cause)) from None
-            if expected is not None:
-                messages = (Message("user", f"{texts[-1]}\n\n{_ASKING}"),)
-                yield TraceRow(None, None, length, messages=messages, expected=expected)
-            elif self.form == "completion" or (self.form == "auto" and any(name in line for name in _CODE_FIELDS)):
-                yield from (TraceRow(None, None, length, prompt=text) for text in texts)
-            else:
-                yield from _chat(row, texts, length, _system(line))
+        for rows in each(self.path, _LINES, self._rows, is_lenient=self.skip_bad):
+            yield from rows
+
+    def _rows(self, row: int, line: dict[str, Any]) -> list[TraceRow]:
+        self._refuse_messages(line)
+        texts, length = self._texts(line), self._tokens(line)
+        if self.score:
+            messages = (Message("user", f"{texts[-1]}\n\n{_ASKING}"),)
+            return [TraceRow(None, None, length, messages=messages, expected=_number(line))]
+        if self.form == "completion" or (self.form == "auto" and any(name in line for name in _CODE_FIELDS)):
+            return [TraceRow(None, None, length, prompt=text) for text in texts]
+        return list(_chat(row, texts, length, _system(line)))
 
     def notes(self) -> list[str]:
         """How answers are handled, which the file does not have."""
@@ -89,13 +92,22 @@ class Questions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             f"questions: recorded questions, answers of {lengths} tokens",
             "questions: recorded answers are not used, so the assistant's messages between turns are empty",
             *self._unused(),
+            *(left_out("questions", self.path, _LINES, self._rows) if self.skip_bad else ()),
         ]
 
     def _unused(self) -> Iterator[str]:
         """The fields of the first line that would change the load, and are not used."""
-        head, _ = peeked(records(self.path, msgspec.json.Decoder(dict[str, Any])), 1)
+        head, _ = peeked(records(self.path, _LINES), 1)
         if named := [name for _, line in head for name in _UNUSED_FIELDS if line.get(name) not in (None, "", [])]:
             yield f"questions: not used, though the file has them: {', '.join(named)}"
+
+    def _refuse_messages(self, line: Mapping[str, Any]) -> None:
+        """Refuse single messages of conversations: answers of the assistant would be asked as questions."""
+        if (named := [name for name in _MESSAGE_FIELDS if name in line]) and self.field is None:
+            raise ValueError(
+                f"is one message of a conversation (it has {' and '.join(named)}); write each conversation as one "
+                'line {"messages": […]}, or give field to ask every text by itself'
+            )
 
     def _tokens(self, line: Mapping[str, Any]) -> int:
         if self.output_tokens is not None:

@@ -9,7 +9,7 @@ import io
 import itertools
 import os
 import zlib
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 T = TypeVar("T")
+R = TypeVar("R")
 Place = int | str | None
 """Position in a file: a row number from 1, a description, or None for the whole file."""
 MAX_LINE_BYTES = 16 * 2**20
@@ -193,6 +194,42 @@ def records(path: str, decoder: msgspec.json.Decoder[T]) -> Iterator[tuple[int, 
     """
     for row, line in lines(path):
         yield row, decoded(path, row, line, decoder)
+
+
+def each(
+    path: str, decoder: msgspec.json.Decoder[T], convert: Callable[[int, T], R], *, is_lenient: bool = False
+) -> Iterator[R]:
+    """Yield what each line becomes, with its row number; ``is_lenient`` leaves out lines that cannot be read.
+
+    Raises:
+        BadTrace: as :func:`records`; ``convert`` raises ValueError, and its text is the problem.
+    """
+    for result in _each_or_why(path, decoder, convert):
+        if not isinstance(result, BadTrace):
+            yield result
+        elif not is_lenient:
+            raise BadTrace(f"{result}; the option skip_bad leaves such lines out, and counts them")
+
+
+def left_out(
+    name: str, path: str, decoder: msgspec.json.Decoder[T], convert: Callable[[int, T], object]
+) -> Iterator[str]:
+    """A note, with the format's name, on the lines that :func:`each` leaves out of a file, if there are any."""
+    whys = [result for result in _each_or_why(path, decoder, convert) if isinstance(result, BadTrace)]
+    if whys:
+        yield f"{name}: {len(whys)} lines that cannot be read are left out; the first: {whys[0]}"
+
+
+def _each_or_why(path: str, decoder: msgspec.json.Decoder[T], convert: Callable[[int, T], R]) -> Iterator[R | BadTrace]:
+    for row, line in lines(path):
+        try:
+            result = convert(row, decoded(path, row, line, decoder))
+        except BadTrace as problem:
+            yield problem
+        except ValueError as cause:
+            yield bad(path, row, str(cause))
+        else:
+            yield result
 
 
 def peeked(rows: Iterator[T], count: int) -> tuple[list[T], Iterator[T]]:

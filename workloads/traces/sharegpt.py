@@ -1,6 +1,8 @@
 """``sharegpt``: conversations with real text in one JSON array of any size, or in JSON lines, parsed as a stream."""
 
+import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 
@@ -37,6 +39,8 @@ class _Conversation(msgspec.Struct, frozen=True):
     conversations: list[_Part] | None = None
     conversation: msgspec.Raw = msgspec.Raw(b"null")
     id: str | int | None = None
+    image: Any = None
+    images: Any = None
 
 
 _HEAD_BYTES = 1024
@@ -80,6 +84,7 @@ class ShareGpt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return [
             "sharegpt: recorded questions, each with the recorded chat before it; times are not used",
             "sharegpt: questions without an answer, and answers before the first question, are left out",
+            *self._without_images(),
             *self._left_out(),
         ]
 
@@ -93,6 +98,14 @@ class ShareGpt(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 yield bad(self.path, place, str(cause))
             except BadTrace as problem:
                 yield problem
+
+    def _without_images(self) -> Iterator[str]:
+        """How many conversations have images, which are not sent."""
+        with contextlib.suppress(BadTrace):  # reading the rows reports it
+            items = (decoded(self.path, number, item, _CONVERSATIONS) for number, item in self._items())
+            count = sum(bool(item.image or item.images) for item in items)
+            if count:
+                yield f"sharegpt: the images of {count} conversations are left out; <image> stays in their text"
 
     def _left_out(self) -> Iterator[str]:
         """How many conversations cannot be read, and why the first cannot."""

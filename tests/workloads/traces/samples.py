@@ -120,4 +120,4 @@ def refusal(name: str, path: Path, **options: Any) -> str:
     message = str(caught.value)
     assert message.startswith(f"{path}")
     assert len(message.splitlines()) == 1
-    return message.removeprefix(str(path))
+    return message.removeprefix(str(path)).removesuffix("; the option skip_bad leaves such lines out, and counts them")

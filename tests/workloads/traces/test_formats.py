@@ -1,12 +1,14 @@
 """Formats by name, their options, and detection of a file's format."""
 
 import json
+import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bakeoff.workloads.errors import BadOption, BadTrace
+from bakeoff.workloads.rng import Seed
 from bakeoff.workloads.traces.formats import TRACE_FORMATS, detect, trace_format
 from tests.workloads.traces.samples import SAMPLES, write, write_servegen
 
@@ -100,6 +102,10 @@ def test_a_file_is_known_by_its_looks(name: str, suffix: str, tmp_path: Path) ->
         (json.dumps({**json.loads(SAMPLES["claude-code"]), "models": ["m" * 300_000]}), "claude-code"),
         ('\n\n{"custom_id": "1", "method": "POST", "url": "/v1", "body": {}}\n', "openai-jsonl"),
         ('{"prompt": "a", "max_tokens": 3}', "openai-jsonl"),
+        ('{"ts": 1, "request": {"messages": []}, "response": {}}', "openai-jsonl"),
+        ('{"timestamp": 1, "headers": {}, "body": {"prompt": "a"}}', "openai-jsonl"),
+        ('{"request": {"url": "/v1", "body": {"messages": []}}}', "openai-jsonl"),
+        ('[{"role": "user", "content": "a"}]\n', "openai-jsonl"),
         ('{"_type": "dataset_metadata", "name": "n"}\n', "mlperf-endpoints"),
         (MANIFEST, "agentperf"),
         (json.dumps(json.loads(MANIFEST), indent=2), "agentperf"),
@@ -131,6 +137,42 @@ def test_other_forms_are_known_too(content: str, name: str, tmp_path: Path) -> N
 def test_a_table_of_other_columns_is_told_how_to_map_them(tmp_path: Path) -> None:
     with pytest.raises(BadTrace, match=r"give format = 'csv' and columns, such as \{ input_tokens = 'a' \}"):
         detect(str(write(tmp_path / "trace", "a,b\n1,2\n")))
+    path = write(tmp_path / "calls", "id,startTime,promptTokens,completionTokens\n0,2026-03-02T10:00:00Z,100,30\n")
+    with pytest.raises(BadTrace) as caught:
+        detect(str(path))
+    columns = tomllib.loads(f"columns = {str(caught.value).rpartition('such as ')[2]}")
+    (row,) = trace_format("csv", {"path": str(path), **columns}).rows(Seed.of("1"))
+    assert (row.at_s, row.input_tokens, row.output_tokens) == (0.0, 100, 30), "what the advice gives"
+
+
+BODY = {"model": "m", "messages": [{"role": "user", "content": "a"}], "max_tokens": 3}
+
+
+@pytest.mark.parametrize(
+    ("value", "jq", "steps"),
+    [
+        (
+            {"data": [{"payload": [BODY]}, {"payload": [BODY, BODY]}]},
+            ".data[].payload[]",
+            ("data", None, "payload", None),
+        ),
+        ({"requests": [{"body": BODY}] * 3}, ".requests[].body", ("requests", None, "body")),
+    ],
+    ids=["payloads", "bodies"],
+)
+def test_one_object_over_several_lines_is_told_how_to_become_lines(
+    value: Any, jq: str, steps: tuple[str | None, ...], tmp_path: Path
+) -> None:
+    path = write(tmp_path / "inputs.json", json.dumps(value, indent=1))
+    with pytest.raises(BadTrace) as caught:
+        detect(str(path))
+    assert f"write one request a line, as by: jq -c '{jq}' FILE > FILE.jsonl" in str(caught.value)
+    found = [value]
+    for step in steps:
+        found = [each for inner in found for each in (inner if step is None else [inner[step]])]
+    lines = write(tmp_path / "lines.jsonl", "\n".join(map(json.dumps, found)))
+    assert detect(str(lines)) == "openai-jsonl", "what the advice makes"
+    assert len(list(trace_format("openai-jsonl", {"path": str(lines)}).rows(Seed.of("1")))) == 3
 
 
 def test_folders_are_known_by_what_they_hold(tmp_path: Path) -> None:
@@ -165,6 +207,7 @@ def test_a_file_that_looks_like_nothing_known_lists_the_formats(content: str, tm
         (b"version https://git-lfs.github.com/spec/v1\n", "is a pointer of Git LFS"),
         (b"<!DOCTYPE html><html>", "is a web page; fetch the file that it shows"),
         (b'[ {"messages": []}]', "is one JSON array; write one object a line"),
+        (b'[\n {"role": "user",\n "content": "a"}]', "is one chat over several lines; write it as one line"),
         (b"at_s;input_tokens;output_tokens\n0;1;1\n", "separates its columns by semicolons; save it with commas"),
         (b"input_tokens\toutput_tokens\n1\t1\n", "separates its columns by tabs; save it with commas"),
     ],

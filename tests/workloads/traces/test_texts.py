@@ -162,7 +162,9 @@ def test_a_body_may_have_params_and_a_conversation_another_field_of_that_name(tm
     (row,) = read("openai-jsonl", write(tmp_path / "a.jsonl", json.dumps(batch)))
     assert (row.messages, row.output_tokens) == ((Message("user", "Hi"),), 7)
     wrong = {"custom_id": "1", "params": {"messages": 7}}
-    assert "row 1: its params are no body" in refusal("openai-jsonl", write(tmp_path / "w.jsonl", json.dumps(wrong)))
+    assert "row 1: its field params is no body" in refusal(
+        "openai-jsonl", write(tmp_path / "w.jsonl", json.dumps(wrong))
+    )
     parts = [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}]
     line = {"conversations": parts, "conversation": "chat-17"}
     (row,) = read("sharegpt", write(tmp_path / "c.jsonl", json.dumps(line)))
@@ -298,6 +300,61 @@ def test_openai_bodies_may_have_times_and_sessions(tmp_path: Path) -> None:
     stamped += ['{"body": {"prompt": "y", "timestamp": "2024-05-10T00:00:00.75Z"}}']
     trace_rows = read("openai-jsonl", write(tmp_path / "stamped.jsonl", "\n".join(stamped)))
     assert [(row.at_s, row.session) for row in trace_rows] == [(0.0, "b"), (0.75, None)]
+
+
+def test_logs_of_requests_and_responses_have_their_times_and_lengths(tmp_path: Path) -> None:
+    body = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 20}
+    usage = {"usage": {"prompt_tokens": 9, "completion_tokens": 12}}
+    lines = [
+        {"ts": 1_700_000_000.0, "request": body, "response": usage},
+        {"ts": 1_700_000_003.0, "request": {"url": "/v1", "body": body}, "response": {"status": 200, "body": usage}},
+        {"ts": 1_700_000_004.0, "request_body": body, "response": {"error": "timeout"}},
+    ]
+    rows = read("openai-jsonl", write(tmp_path / "log.jsonl", "\n".join(map(json.dumps, lines))))
+    assert [(row.at_s, row.output_tokens) for row in rows] == [(0.0, 12), (3.0, 12), (4.0, 20)]
+    assert all(row.messages == (user("a"),) for row in rows)
+
+
+def test_a_line_may_be_the_messages_alone(tmp_path: Path) -> None:
+    chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    (row,) = read("openai-jsonl", write(tmp_path / "chats.jsonl", json.dumps(chat)))
+    assert (row.messages, row.answer) == ((user("a"),), "b")
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad_lines"),
+    [
+        ("openai-jsonl", {"prompt": "a", "max_tokens": 3}, ['{"model": "m"}', "{", '{"body": {"messages": 3}}']),
+        ("questions", {"prompt": "a"}, ['{"prompt": ""}', "[1]", '{"prompt": "a", "max_tokens": "x"}']),
+    ],
+)
+def test_lines_that_cannot_be_read_are_left_out_and_counted_if_asked(
+    name: str, good: dict[str, object], bad_lines: list[str], tmp_path: Path
+) -> None:
+    line = json.dumps(good)
+    path = write(tmp_path / "trace.jsonl", "\n".join([line, *bad_lines, line]))
+    with pytest.raises(BadTrace, match=r"row 2: .*; the option skip_bad leaves such lines out, and counts them"):
+        read(name, path)
+    assert len(read(name, path, skip_bad=True)) == 2
+    *_, counted = trace_format(name, {"path": str(path), "skip_bad": True}).notes()
+    assert counted.startswith(f"{name}: 3 lines that cannot be read are left out; the first: {path}, row 2: ")
+    assert not any("left out; the first" in note for note in trace_format(name, {"path": str(path)}).notes())
+
+
+def test_single_messages_of_conversations_are_no_questions(tmp_path: Path) -> None:
+    lines = [{"message_id": "p", "parent_id": None, "role": "prompter", "text": "a"}]
+    path = write(tmp_path / "tree.jsonl", json.dumps(lines[0]))
+    assert detect(str(path)) == "questions"
+    with pytest.raises(BadTrace, match=r"is one message of a conversation \(it has role and parent_id"):
+        read("questions", path)
+    assert len(read("questions", path, field="text")) == 1, "what the message offers"
+
+
+def test_images_of_conversations_are_said_to_be_left_out(tmp_path: Path) -> None:
+    talk = {"conversations": [{"from": "human", "value": "<image>Q"}, {"from": "gpt", "value": "A"}]}
+    path = write(tmp_path / "trace.json", json.dumps([talk | {"image": "0.jpg"}, talk]))
+    notes = trace_format("sharegpt", {"path": str(path)}).notes()
+    assert "sharegpt: the images of 1 conversations are left out; <image> stays in their text" in notes
 
 
 def test_prompt_sets_are_known_by_their_fields(tmp_path: Path) -> None:
