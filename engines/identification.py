@@ -7,6 +7,7 @@ OpenAI-compatible.
 import asyncio
 import os
 from collections.abc import Sequence
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from bakeoff.engines.deployment import Deployment
 from bakeoff.engines.dialects.failures import UNREADABLE
 from bakeoff.engines.endpoint import endpoint
 from bakeoff.engines.errors import NotIdentified
-from bakeoff.engines.identity import Identity, Pages
+from bakeoff.engines.identity import MODELS_PAGE, Identity, Pages, listed_models
 from bakeoff.engines.models import KNOWN_MODELS, cached
 from bakeoff.engines.registry import adapter_class, adapter_names
 from bakeoff.engines.server import reason_of, redirection, require_listener
@@ -47,17 +48,35 @@ async def identify(deployment: Deployment, adapter: str | None = None) -> Identi
     address = endpoint(deployment.address or "").base_url
     await require_listener(address)
     kinds = [kind for name in ([adapter] if adapter else adapter_names()) if (kind := _server_class(name))]
-    paths = sorted({path for kind in kinds for path in kind.identity_pages})
-    pages, moved = await _pages(address, access_to(deployment), paths)
+    paths = sorted({MODELS_PAGE, *(path for kind in kinds for path in kind.identity_pages)})
+    access = access_to(deployment)
+    pages, moved, refused = await _pages(address, access, paths)
     kinds.sort(key=lambda kind: kind is OpenAiEngine)  # last, because any server that lists models matches
     identities = (identity for kind in kinds if (identity := _identity(kind, pages)))
     if identity := next(identities, None):
         return identity
     if moved:
         raise NotIdentified(f"{address} redirects to {moved}; give that address with --url")
+    if refused:
+        raise NotIdentified(
+            _refusal(address, refused, deployment.api_key_env, has_key="authorization" in access.headers)
+        )
     if adapter:
+        models = listed_models(pages)  # a gateway in front of the engine lists them under another owner
+        if models:
+            return Identity(adapter, tuple(model.id for model in models), models[0].root)
         raise NotIdentified(f"{address} does not say which model it serves; give --model")
     raise NotIdentified(f"{address} does not say what it is; give --engine (bakeoff engines list) and --model")
+
+
+def _refusal(address: str, status: HTTPStatus, variable: str | None, *, has_key: bool) -> str:
+    """Why a server tells nothing to this client, and what to do."""
+    answer = f"{address} answers {status.value} {status.phrase}"
+    if variable:
+        return f"{answer} to the key in {variable}; correct that key"
+    if has_key:
+        return f"{answer} to the key of --header Authorization; correct that key"
+    return f"{answer}, as it does without a key; put the key into an environment variable and give --api-key-env NAME"
 
 
 def _identity(kind: type[ServerEngine], pages: Pages) -> Identity | None:
@@ -117,11 +136,12 @@ def _hub_snapshots(name: str) -> Sequence[Path]:
     return sorted(snapshots, key=lambda folder: folder.stat().st_mtime, reverse=True)
 
 
-async def _pages(address: str, access: Access, paths: Sequence[str]) -> tuple[Pages, str | None]:
+async def _pages(address: str, access: Access, paths: Sequence[str]) -> tuple[Pages, str | None, HTTPStatus | None]:
     """Fetch pages of the server.
 
     Returns:
-        The pages, and the address that the server redirects requests to, if it does.
+        The pages, the address that the server redirects requests to, if it does, and the status with which it refuses
+        the list of its models to this client, if it does.
 
     Raises:
         NotIdentified: the server cannot be reached.
@@ -134,15 +154,18 @@ async def _pages(address: str, access: Access, paths: Sequence[str]) -> tuple[Pa
             answers = await asyncio.gather(*(_body(session, address + access.path(path)) for path in paths))
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise NotIdentified(f"{address} cannot be reached: {reason_of(error)}") from error
-    pages = {path: _json(body) for path, (body, _) in zip(paths, answers, strict=True) if body is not None}
-    moves = (place.removesuffix(path) for path, (_, place) in zip(paths, answers, strict=True) if place)
-    return {path: page for path, page in pages.items() if page is not None}, next(moves, None)
+    by_path = dict(zip(paths, answers, strict=True))
+    pages = {path: _json(body) for path, (_, body, _) in by_path.items() if body is not None}
+    moves = (place.removesuffix(path) for path, (_, _, place) in by_path.items() if place)
+    status = by_path[MODELS_PAGE][0] if MODELS_PAGE in by_path else HTTPStatus.OK
+    refused = HTTPStatus(status) if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN} else None
+    return {path: page for path, page in pages.items() if page is not None}, next(moves, None), refused
 
 
-async def _body(session: aiohttp.ClientSession, url: str) -> tuple[bytes | None, str | None]:
-    """Body of a page, None without one, and the address that the server redirects to instead."""
+async def _body(session: aiohttp.ClientSession, url: str) -> tuple[int, bytes | None, str | None]:
+    """Status of a page, its body, None without one, and the address that the server redirects to instead."""
     async with session.get(url, allow_redirects=False) as answer:
-        return (await answer.read() if answer.status == 200 else None), redirection(answer)
+        return answer.status, (await answer.read() if answer.status == HTTPStatus.OK else None), redirection(answer)
 
 
 def _json(body: bytes) -> object:

@@ -190,7 +190,8 @@ class StreamRecord(Exchange, frozen=True, kw_only=True, omit_defaults=True):
     reads: list[bytes] = []
     """The body bytes of each read, HTTP framing removed."""
     detail: str | None = None
-    """The transport's reason for any end other than ``complete``; of a redirect, where it points."""
+    """The transport's reason for any end other than ``complete``; of a redirect, where it points; of HTTP 404
+    and 405, the path that was asked for."""
 
 
 DECODER = 1

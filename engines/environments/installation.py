@@ -72,6 +72,28 @@ def install(name: str, progress: Progress, *, again: bool = False) -> Environmen
     return Environment(name, folder)
 
 
+def remove(name: str) -> int:
+    """Remove the environment of a recipe; returns the bytes that it had on disk.
+
+    Raises:
+        NotInstalled: there is no such recipe, or nothing of it here.
+        InstallFailed: it is being installed, or cannot be removed.
+    """
+    if name not in RECIPES:
+        raise NotInstalled(f"unknown environment '{name}'; {nearest(name, RECIPES)}")
+    folder = environments_folder() / name
+    if not folder.is_dir():
+        here = ", ".join(each for each in RECIPES if (environments_folder() / each).is_dir()) or "none"
+        raise NotInstalled(f"{name} is not installed; installed: {here}")
+    try:
+        with _locked(RECIPES[name]):
+            freed = size_bytes(folder)
+            _remove(folder)
+    except OSError as error:
+        raise InstallFailed(f"{folder} cannot be removed: {error.strerror or error}") from error
+    return freed
+
+
 def is_current(recipe: Recipe) -> bool:
     """Whether the installed environment of a recipe matches the current recipe."""
     installation = record(recipe.name)

@@ -67,10 +67,16 @@ def measured(experiment: "Experiment", out: File, earlier: "RunFolder | None" = 
         Rehearsed: it was a dry run, and everything is in place.
     """
     from bakeoff import results
+    from bakeoff.engines.proxies import ignored_proxy
     from bakeoff.harness.cli.stored import read
     from bakeoff.harness.conduct.run import create_run, rehearse, run_into
     from bakeoff.harness.errors import RunInterrupted
 
+    for server in experiment.engines:
+        if (url := server.address) and (proxy := ignored_proxy(url)):
+            print_notice(
+                f"the proxy {proxy} is not used: loads go to {url} directly, since its delay would be measured"
+            )
     if REHEARSING.get():
         rehearse(experiment)
         raise Rehearsed

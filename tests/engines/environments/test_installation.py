@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from bakeoff.engines.environments import RECIPES, Environment, find, install, installation, installed
+from bakeoff.engines.environments import RECIPES, Environment, find, install, installation, installed, remove
 from bakeoff.engines.environments.installation import LOG, is_current
 from bakeoff.engines.environments.lookup import MARKER, environments_folder, record
 from bakeoff.engines.errors import InstallFailed, NotInstalled
@@ -132,6 +132,16 @@ def test_it_is_made_anew_when_that_is_asked_for_or_the_recipe_has_changed(
     assert not is_current(new)
     assert install("tiny", quiet).version("tiny-engine") == "3.2"
     assert is_current(new)
+
+
+def test_what_was_installed_can_be_removed(wheels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = pretend(recipe(monkeypatch, "tiny", ("tiny-engine==3.1",)), tiny_engine="3.1")
+    assert remove("tiny") > 0
+    assert not folder.exists()
+    with pytest.raises(NotInstalled, match="tiny is not installed; installed: none"):
+        remove("tiny")
+    with pytest.raises(NotInstalled, match="unknown environment 'tinny'"):
+        remove("tinny")
 
 
 def test_an_environment_without_its_engine_is_not_marked(wheels: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,6 +31,7 @@ COMMANDS = {
     "demo": ("--out file", 3, "cannot make the folder"),
     "doctor": ("--json extra", 2, "extra"),  # what it finds depends on the machine; test_doctor.py has its exit codes
     "engines install": ("nothing", 2, "unknown environment 'nothing'"),
+    "engines remove": ("nothing", 2, "unknown environment 'nothing'"),
     "engines list": ("vllm", 0, "vllm: options block_size"),
     "export": ("runs/run --as csv --out tables", 0, "tables/trials.csv"),
     "gate": ("--baseline runs/run@a --candidate runs/run@b", 1, "TPOT p50 at c=1"),

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import platformdirs
 import psutil
 import pynvml
 import pytest
@@ -208,11 +209,16 @@ def test_the_command_prints_one_line_for_each(
     monkeypatch.setattr("bakeoff.harness.host.doctor.examine_machine", lambda: checks)
     app = make_app()
     assert app("doctor", result_action="return_value") == 1
-    assert capsys.readouterr().out.splitlines() == [
+    *lines, cache, proxy = capsys.readouterr().out.splitlines()
+    assert lines == [
         "disturbs  turbo: on; clocks vary → echo 1", "fine      swap: none", "unknown   SMT: not shown",
     ]  # fmt: skip
+    assert cache.startswith(f"fine      cache: {platformdirs.user_cache_path('bakeoff')}: ")
+    assert proxy.startswith("fine      proxy: ")
     assert app(["doctor", "--json"], result_action="return_value") == 1
-    assert [check["subject"] for check in json.loads(capsys.readouterr().out)] == ["turbo", "swap", "SMT"]
+    assert [check["subject"] for check in json.loads(capsys.readouterr().out)] == [
+        "turbo", "swap", "SMT", "cache", "proxy",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("state", "code"), [(State.FINE, 0), (State.UNKNOWN, 0), (State.DISTURBS, 1)])

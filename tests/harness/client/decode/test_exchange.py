@@ -156,6 +156,11 @@ def test_an_http_error_contains_the_engines_message():
     assert (record.outcome, record.error) == (Outcome.HTTP_ERROR, "HTTP 400: too long")
 
 
+def test_a_place_that_is_not_found_is_named():
+    record = decode_stream(stream([(10, b"")], status=404, detail="/v1/rerank"), REFERENCE, None)
+    assert record.error == "HTTP 404: empty answer (asked for /v1/rerank)"
+
+
 def test_a_redirect_names_where_it_points():
     record = decode_stream(stream([], end=StreamEnd.COMPLETE, status=308, detail="http://h/v2"), REFERENCE, None)
     assert (record.outcome, record.error) == (Outcome.HTTP_ERROR, "HTTP 308: redirects to http://h/v2")
