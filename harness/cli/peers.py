@@ -147,7 +147,7 @@ def translated(command: str) -> tuple[list[str], list[str]]:
     arguments = list(_arguments(_shaped(ours)))
     notes = [f"as: bakeoff bench {shlex.join(arguments)}", f"{peer.name} would differ: {peer.differs}"]
     if "--concurrency" in arguments:
-        notes[1] += "; its requests start together, ours spread out as in the long run"
+        notes[1] += "; its requests start together, and so do these; without --rules together they are spread out"
     return arguments, [*notes, *([f"left out, for ours has nothing like it: {', '.join(unknown)}"] if unknown else [])]
 
 
@@ -194,6 +194,8 @@ def _shaped(ours: Mapping[str, list[str]]) -> dict[str, list[str]]:
     if "--slo" in shaped:
         bounds = [found for text in shaped["--slo"] for found in _GOODPUT.findall(text)]
         shaped["--slo"] = [f"{_LATENCIES.get(name, name)}<{value}ms" for name, value in bounds]
+    if "--concurrency" in shaped:
+        shaped["--rules"] = ["together"]
     return shaped
 
 

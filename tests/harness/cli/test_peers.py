@@ -22,12 +22,13 @@ from tests.harness.cli.test_cli import in_process as bakeoff
         ),
         (
             "vllm bench serve --model=m --port 9000 --num-prompts=100 --request-rate inf",
-            "http://127.0.0.1:9000 --model m --requests 100 --input 1024 --output 128 --concurrency 100",
+            """http://127.0.0.1:9000 --model m --requests 100 --input 1024 --output 128 --concurrency 100
+            --rules together""",
         ),
         (
             """vllm bench serve --model m --dataset-name sharegpt --dataset-path s.json --max-concurrency 8
             --num-prompts 9""",
-            "http://127.0.0.1:8000 --model m --workload s.json --concurrency 8 --requests 9",
+            "http://127.0.0.1:8000 --model m --workload s.json --concurrency 8 --requests 9 --rules together",
         ),
         (
             """aiperf profile -m t --endpoint-type chat --streaming -u localhost:8000 --request-count 50 --isl 128
@@ -37,14 +38,17 @@ from tests.harness.cli.test_cli import in_process as bakeoff
         (
             """guidellm benchmark --target http://h:8000 --profile concurrent --rate 4,8 --max-seconds 30
             --data prompt_tokens=256,output_tokens=128""",
-            "http://h:8000 --duration 30 --input 256 --output 128 --concurrency 4 --concurrency 8",
+            "http://h:8000 --duration 30 --input 256 --output 128 --concurrency 4 --concurrency 8 --rules together",
         ),
         (
             """guidellm run --backend kind=openai_http,target=http://h:1,model=m --profile kind=poisson,rate=3
             --constraint kind=max_requests,count=40 --data kind=synthetic_text,prompt_tokens=5,output_tokens=6""",
             "http://h:1 --model m --rate 3 --requests 40 --input 5 --output 6",
         ),
-        ("guidellm benchmark --target http://h:1 --rate-type synchronous", "http://h:1 --concurrency 1"),
+        (
+            "guidellm benchmark --target http://h:1 --rate-type synchronous",
+            "http://h:1 --concurrency 1 --rules together",
+        ),
     ],
 )
 def test_a_command_of_another_tool_is_ours(command: str, ours: str):

@@ -36,7 +36,7 @@ def reasons(of: Experiment) -> list[str]:
 
 
 def test_the_default_comes_first_and_changes_nothing(trace: str):
-    assert [rules.name for rules in rule_sets()] == ["steady", AGENTX, "aiperf-0.13", "mlperf-endpoints"]
+    assert [rules.name for rules in rule_sets()] == ["steady", AGENTX, "aiperf-0.13", "mlperf-endpoints", "together"]
     plain = experiment(trace, rules="steady")
     assert (plain.trial.duration_s, plain.request.omit, reasons(plain)) == (30.0, [], [])
     assert plain.rules_of_play.start is Start.LONG_RUN

@@ -86,3 +86,22 @@ def test_by_count_every_call_of_the_trace_is_sent_once(trace: str, tmp_path: Pat
 def test_runs_of_different_rules_are_not_comparable(trace: str, tmp_path: Path):
     runs = [run(trace, tmp_path / rules, rules, duration_s=30.0, max_window_s=600.0) for rules in ("steady", AGENTX)]
     assert difference(each.manifest for each in runs) == f"rules (unset and {AGENTX})"
+
+
+def test_together_begins_with_all_sessions_at_once_and_equal_requests_stay_in_step(tmp_path: Path):
+    lengths = {"input_tokens": 64, "output_tokens": 20, "spread": 0.0}
+
+    def starts_ns(rules: str) -> list[int]:
+        experiment = virtual_experiment(
+            ["a"], [{"concurrency": 4}], workload={"name": "random", "options": lengths},
+            trial={"warm_up_s": 0.0, "duration_s": 20.0, "ramp_s": 2.0}, rules=rules, repeats=1,
+        )  # fmt: skip
+        engine = VirtualEngine(service=PerToken(Fixed(0.5), Fixed(0.01)))
+        (trial,) = virtual_run(experiment, {"a": engine}, tmp_path / rules).finished
+        assert trial.record.verdict is Verdict.VALID
+        return [request.planned_ns for request in trial.inside]
+
+    together, steady = (starts_ns(rules) for rules in ("together", "steady"))
+    apart_ns = NS_PER_S // 100
+    assert len({start // apart_ns for start in together}) * 4 <= len(together) + 4, "four begin at each instant"
+    assert len({start // apart_ns for start in steady}) > len(steady) / 2
