@@ -25,7 +25,6 @@ from bakeoff.harness.traffic.profile import write_page
 from bakeoff.harness.traffic.profile.selection import profile_selection, select
 from bakeoff.results import Run, load
 from bakeoff.results.text.format import machine_text
-from docs.publishing import FIRST_PAGE_LOAD
 from docs.simulated_nights import CANDIDATE, MAIN, simulate_gates, simulate_nights
 from tests.results.browsing import launched, only_page
 from tests.results.dashboards import dashboard
@@ -41,10 +40,6 @@ _PRESET, _SESSIONS = "agentic-tools", 2_000
 _ORIGIN = re.compile(r"\n(?P<machine>[^\n;]+?) \([^)]*\); (?P<date>[\d-]+)[^`]*commit\s`(?P<commit>\w{7})")
 _PICTURE = re.compile(r"(<!-- picture: (\S+) -->\n).*?(<!-- end of picture -->)", re.DOTALL)
 
-_ONE_LOAD = f"""() => {{
-  for (const body of document.querySelectorAll("table.summary tbody"))
-    body.hidden = body.querySelector("th").textContent.trim() !== "{FIRST_PAGE_LOAD}";
-}}"""
 _FIRST_TIMELINE = """() => {
   const [figure] = [...document.querySelectorAll("#timelines figure")].filter(figure => figure.offsetHeight);
   const bottom = figure.getBoundingClientRect().bottom;
@@ -98,15 +93,13 @@ def main() -> None:
     runs_help = "with its report.html; without it its pictures stay"
     parser.add_argument("--demo-run", type=Path, help=f"run of bakeoff demo, {runs_help}")
     parser.add_argument("--run", type=Path, help=f"run of make bench-bakeoff, {runs_help}")
-    parser.add_argument("--gpu-run", type=Path, help=f"run of benchmarks.gpu.bakeoff, {runs_help}")
     parser.add_argument("--profiled-run", type=Path, help=f"run of bakeoff profile, {runs_help}")
     parser.add_argument("--out", type=Path, default=ROOT / "docs/pictures", help="folder of the pictures")
     parser.add_argument("--only", nargs="+", default=[], metavar="NAME", help="pictures to take; default: all")
     options = parser.parse_args()
     out = options.out.resolve()
-    demo_run, run, gpu_run, profiled_run = (
-        path.resolve() if path else None
-        for path in (options.demo_run, options.run, options.gpu_run, options.profiled_run)
+    demo_run, run, profiled_run = (
+        path.resolve() if path else None for path in (options.demo_run, options.run, options.profiled_run)
     )
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as name, contextlib.chdir(name):
@@ -119,7 +112,6 @@ def main() -> None:
             pictures = [
                 *([_demo(demo_run)] if demo_run else []),
                 *(_report(run) if run else []),
-                *([_gpu_frontier(gpu_run)] if gpu_run else []),
                 *_dashboard(served.address),
                 _gate(served.address, gate),
                 _profile(profile.resolve().as_uri()),
@@ -144,32 +136,10 @@ def _origin(run: Path) -> re.Match[str]:
     return origin
 
 
-def _gpu_frontier(run: Path) -> Picture:
-    origin = _origin(run)
-    return Picture(
-        name="h200-frontier",
-        url=(run / "report.html").resolve().as_uri(),
-        shown="#frontier",
-        alt="Throughput of two servers on a GPU against the speed that each user gets, at one, eight and 64 users",
-        caption=(
-            f"Llama-3.1-8B shapes, random weights, bfloat16; {origin['machine']}; {origin['date']}, commit "
-            f"{origin['commit']}."
-        ),
-    )
-
-
 def _report(run: Path) -> Iterator[Picture]:
     origin = _origin(run)
     url = (run / "report.html").resolve().as_uri()
     source = f"{origin['machine']}, no GPU; {origin['date']}, commit {origin['commit']}."
-    yield Picture(
-        name="summary",
-        url=url,
-        shown="table.summary",
-        alt="Latency, token rate and memory of five servers with eight users: every trial and its 95 % interval",
-        caption=f"SmolLM2-135M in bfloat16, eight users; {source}",
-        script=_ONE_LOAD,
-    )
     yield Picture(
         name="report-frontier",
         url=url,

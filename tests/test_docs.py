@@ -1,6 +1,7 @@
 """The documents stay true: links resolve, every key and command is described, and described ones exist."""
 
 import contextlib
+import inspect
 import re
 import shlex
 import subprocess
@@ -17,7 +18,7 @@ import pytest
 from bakeoff.engines import Deployment, EngineSpec, Speculation, adapter_names
 from bakeoff.engines.addresses import Address, Balance, Role
 from bakeoff.engines.deployment import Container, Ssh
-from bakeoff.harness.cli import make_app
+from bakeoff.harness.cli import commands_of, make_app
 from bakeoff.harness.experiment.config import (
     ClassWorkload,
     ClientConfig,
@@ -194,10 +195,10 @@ PUBLISHED = sorted(trials.parent for trials in (ROOT / "docs/results").glob("*/t
 
 @pytest.mark.parametrize("folder", PUBLISHED, ids=lambda path: path.name)
 def test_published_tables_are_those_of_the_published_trials(folder: Path):
-    """A folder's page follows from its own data, and the README shows the same of the run on its first page."""
+    """A folder's page follows from its own data, and the list of results shows the same of one run."""
     table = published_table(folder / "README.md", folder.name)
     if folder.name == FIRST_PAGE_RUN:
-        assert published_table(ROOT / "README.md", folder.name) == first_page_table(table)
+        assert published_table(ROOT / "docs/results/index.md", folder.name) == first_page_table(table)
     rows = table.splitlines()[2:]
     shown = {row.split(" | ")[1]: [] for row in rows}
     for row in rows:
@@ -248,3 +249,41 @@ def test_every_name_on_the_way_of_a_request_exists():
     ignored = {"py", "md", "tests", "n"}
     assert {name for name in names - ignored if not re.search(rf"\b{name}\b", code)} == set()
     assert len(text.split()) < 1_000  # two pages
+
+
+LONG_SENTENCE, README_WORDS, DEFINITIONS_WORDS = 45, 800, 5000
+_NO_SENTENCE = re.compile(
+    r"```.*?```|<!--.*?-->|<picture>.*?</picture>|<sub>.*?</sub>|^\|.*?$", re.DOTALL | re.MULTILINE
+)
+
+
+def long_sentences(text: str) -> list[str]:
+    """The sentences of a text that have too many words; tables and blocks of code have none."""
+    prose = re.sub(r"\]\([^)]*\)", "]", _NO_SENTENCE.sub("", text))
+    blocks = re.split(r"\n\s*\n|\n(?=\s*[-#])", prose)
+    sentences = (sentence for block in blocks for sentence in re.split(r"(?<=[.:?!])\s", block))
+    return [sentence for sentence in sentences if len(sentence.split()) >= LONG_SENTENCE]
+
+
+def _of_parameters(text: str) -> str:
+    """A docstring without the examples, each parameter a block of its own."""
+    without = re.sub(r"Examples\n-+\n.*?(?=\n\n|\Z)", "", text, flags=re.DOTALL)
+    return re.sub(r"^(?=\w+$)", "\n", without, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *sorted(ROOT.glob("docs/tutorials/*.md"))], ids=lambda path: path.stem
+)
+def test_no_sentence_of_the_first_pages_is_long(page: Path):
+    assert long_sentences(page.read_text(encoding="utf-8")) == []
+
+
+def test_no_sentence_of_a_help_is_long():
+    helps = {name: inspect.getdoc(command.default_command) or "" for name, command in commands_of(make_app())}
+    assert {name: found for name, text in helps.items() if (found := long_sentences(_of_parameters(text)))} == {}
+    assert long_sentences("word " * LONG_SENTENCE) != []
+
+
+@pytest.mark.parametrize(("page", "most"), [("README.md", README_WORDS), ("docs/definitions.md", DEFINITIONS_WORDS)])
+def test_a_page_has_no_more_words_than_its_reader_has_time(page: str, most: int):
+    assert len((ROOT / page).read_text(encoding="utf-8").split()) <= most
