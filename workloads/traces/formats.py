@@ -317,8 +317,8 @@ def _refuse_spread(path: str, line: bytes) -> None:
     Raises:
         BadTrace: the file is such an object.
     """
-    if _decoded(line) is not None or len(line) >= _HEAD_BYTES:
-        return
+    if not line.endswith((b"{", b"[", b",")):
+        return  # a whole line, if a damaged one, or one longer than what was read
     steps = _path_of_bodies(_decoded(whole(path)))
     if steps:
         fix = f"write one request a line, as by: jq -c '{steps}' FILE > FILE.jsonl"
@@ -340,7 +340,5 @@ def _path_of_bodies(value: Any, depth: int = 0) -> str:  # noqa: ANN401  (any JS
 
 def _keys(line: bytes, head: bytes) -> set[str]:
     """Keys of the first line's object, or of everything read so far if the object spans lines."""
-    try:
-        return set(msgspec.json.decode(line, type=dict[str, msgspec.Raw]))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return {key.decode(errors="replace") for key in _KEY.findall(head)}
+    value = _decoded(line)
+    return set(value) if isinstance(value, dict) else {key.decode(errors="replace") for key in _KEY.findall(head)}
