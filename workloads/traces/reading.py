@@ -202,7 +202,7 @@ def each(
     """Yield what each line becomes, with its row number; ``is_lenient`` leaves out lines that cannot be read.
 
     Raises:
-        BadTrace: as :func:`records`; ``convert`` raises ValueError, and its text is the problem.
+        BadTrace: a line is not JSON, or ``convert`` raises ValueError, whose text is the problem.
     """
     for result in _each_or_why(path, decoder, convert):
         if not isinstance(result, BadTrace):

@@ -40,9 +40,8 @@ def report(
 ) -> int:
     """Print a run's table and write its HTML page, or print one section.
 
-    With a section, as in bakeoff report RUN cost, print that: cost (what the traffic costs), frontier (the Pareto
-    frontier of speed and throughput), grid (which settings are best), views (what other clients would report for the
-    same requests). Cost and frontier take several runs.
+    A section, as in bakeoff report RUN cost, is cost (what the traffic costs), frontier (the Pareto frontier of speed
+    and throughput), grid (which settings are best) or views (what other clients would report for the same requests).
 
     Examples
     --------
@@ -53,8 +52,7 @@ def report(
     Parameters
     ----------
     words
-        Run folder, its address in a remote store (s3://…), or latest for the newest in runs/; then the name of a
-        section.
+        Run folder, its address in a store (s3://…), or latest: the newest in runs/; then the name of a section.
     price
         Of cost: what an engine costs: gpu-hour=3.5, machine-hour=0.4, gpus=2 where these are not known, or input=2.5,
         cached=0.25 and output=10 for a million tokens. Repeat the option for several, which are added up.
@@ -69,7 +67,7 @@ def report(
     markdown
         Print verdict and table in Markdown, for a pull request or a README.
     svg
-        Also write the main picture, with the verdict above it, as a file for a message or a document.
+        Also write the main picture, with the verdict above it, to this file.
     json
         Print the figures as JSON.
     """
