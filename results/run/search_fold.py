@@ -177,12 +177,13 @@ class EngineState:
     def _is_late(self) -> bool:
         """Whether the next trial would exceed the allowed time, if it lasted as long as the nearest one so far.
 
-        A saturated server needs twice as long to answer each of twice as many sessions.
+        A saturated server needs twice as long to answer each of twice as many sessions, and half as many sessions may
+        need twice as long for as many requests.
         """
         if self._config.minutes is None or not self._lasted or (level := self._candidate) is None:
             return False
         nearest, expected_ns = min(self._lasted, key=lambda trial: abs(math.log(trial[0] / level)))
-        factor = max(1.0, level / nearest) if self._config.over is Over.CONCURRENCY else 1.0
+        factor = max(level / nearest, nearest / level) if self._config.over is Over.CONCURRENCY else 1.0
         return self.spent_ns + factor * expected_ns > self._config.minutes * 60 * NS_PER_S
 
     def _skip_above(self, attempt: Attempt) -> None:
