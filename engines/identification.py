@@ -62,8 +62,7 @@ async def identify(deployment: Deployment, adapter: str | None = None) -> Identi
             _refusal(address, refused, deployment.api_key_env, has_key="authorization" in access.headers)
         )
     if adapter:
-        models = listed_models(pages)  # a gateway in front of the engine lists them under another owner
-        if models:
+        if models := listed_models(pages):  # a gateway in front of the engine lists them under another owner
             return Identity(adapter, tuple(model.id for model in models), models[0].root)
         raise NotIdentified(f"{address} does not say which model it serves; give --model")
     raise NotIdentified(f"{address} does not say what it is; give --engine (bakeoff engines list) and --model")

@@ -12,7 +12,7 @@ from bakeoff.results.report import sections
 from bakeoff.results.report.foreign_load import foreign_load_text
 from bakeoff.results.report.offline import fragment
 from bakeoff.results.report.section import Section
-from bakeoff.results.report.standing import Standing, standing, status_text, why_not_all
+from bakeoff.results.report.standing import Standing, failures_text, standing, status_text, why_not_all
 from bakeoff.results.report.verdict import VerdictLine, verdict
 from bakeoff.results.run.levels import engines_of
 from bakeoff.results.run.run import Run
@@ -69,7 +69,7 @@ def page_of(run: Run) -> Page:
         name=manifest.name,
         status=_banner(run),
         standing=_CLASSES[standing(run)],
-        status_meaning=why_not_all(run) or _STATUS[run.status],
+        status_meaning=_meaning(run),
         failure=manifest.failure,
         verdict=verdict(run),
         facts=_facts(run),
@@ -82,6 +82,12 @@ def page_of(run: Run) -> Page:
         island={key: data for section, content in built for key, data in section.island(content).items()}
         | {"cells": run.cells},
     )
+
+
+def _meaning(run: Run) -> str:
+    """What the status leaves out: failed requests, and why trials are INVALID."""
+    failures = failures_text(run)
+    return f"{f'{failures}. ' if failures else ''}{why_not_all(run) or _STATUS[run.status]}"
 
 
 def _banner(run: Run) -> str:

@@ -49,6 +49,18 @@ def why_not_all(run: Run) -> str | None:
     return f"INVALID: {len(invalid)} trials, most often: {main_reason(invalid)}"
 
 
+def failures_text(run: Run) -> str:
+    """``transformers: 24 of 288 requests failed``, of each engine whose requests did; empty if none failed."""
+    counts: dict[str, tuple[int, int]] = {}
+    for cell in run.cells:
+        failed, planned = counts.get(cell.engine, (0, 0))
+        counts[cell.engine] = failed + cell.failures[0], planned + cell.failures[1]
+    texts = [
+        f"{engine}: {failed:,} of {planned:,} requests failed" for engine, (failed, planned) in counts.items() if failed
+    ]
+    return "; ".join(texts)
+
+
 def trial_text(trial: TrialRecord | TrialPlan) -> str:
     """``reference, c=8, repeat 2``."""
     return f"{trial.engine}, {trial.load.label}, repeat {trial.repeat}"

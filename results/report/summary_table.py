@@ -11,8 +11,10 @@ from markupsafe import Markup
 
 from bakeoff.results.compare.comparison import compare_sides
 from bakeoff.results.compare.config import ComparisonConfig
+from bakeoff.results.compare.primary import primary_load
 from bakeoff.results.compare.sides import side_of
 from bakeoff.results.metrics import CATALOGUE, Metric
+from bakeoff.results.metrics.catalogue import LATENCIES
 from bakeoff.results.records import Verdict
 from bakeoff.results.report.charts.scales import Axis
 from bakeoff.results.report.charts.strips import dot_strip, strip_axis
@@ -77,14 +79,16 @@ def summary_tables(run: Run, layout: Layout) -> list[Table]:
         if len(places) == 1:
             return [_of_one(run, places[0])]
         return [_by_metric(run, places, [level.heading for level, _ in places], engine)]
+    main = primary_load(level.load for level, _ in levels)
+    levels.sort(key=lambda pair: pair[0].load != main)  # that of the verdict first
     tables = [
         _by_metric(run, [(level, cell) for cell in cells], [cell.engine for cell in cells], level.heading)
         for level, cells in levels
     ]
-    later = [{note for table in tables[place + 1 :] for note in table.notes} for place in range(len(tables))]
+    earlier = [{note for table in tables[:place] for note in table.notes} for place in range(len(tables))]
     return [
         msgspec.structs.replace(table, notes=[note for note in table.notes if note not in repeated])
-        for table, repeated in zip(tables, later, strict=True)
+        for table, repeated in zip(tables, earlier, strict=True)
     ]
 
 
@@ -172,7 +176,7 @@ class _Figures:
         """Whether any place has the metric; one that none has is only noted."""
         if any(metric.name in {**cell.intervals, **cell.unjudged} for _, cell in places):
             return True
-        self._lack(metric.title, places[0][1].reasons[metric.name])
+        self._lack(_subject(metric), places[0][1].reasons[metric.name])
         return False
 
     def title(self, metric: Metric, *, in_full: bool = False) -> str:
@@ -193,7 +197,7 @@ class _Figures:
             text = f"({scale_beside(metric.unit, value, like).number(value)})"
             return Cell(text, tone=Tone.ZERO, picture=picture, link=link)
         if interval is None:
-            self._lack(metric.title, cell.reasons[metric.name])
+            self._lack(_subject(metric), cell.reasons[metric.name])
             return Cell(ABSENT, tone=Tone.ZERO, picture=picture)
         if interval.reason:
             self._lack("", _SINGLE if interval.n == 1 else interval.reason)
@@ -276,7 +280,7 @@ class _Figures:
         if why := unchecked_text(self._run):
             yield f"no token match: {why}"
         else:
-            yield "token match: share of output tokens equal to the float32 reference, over sampled answers"
+            yield "token match: share of sampled output tokens that the same weights find likeliest in float32"
 
     def _strip(self, metric: Metric, level: Level, cell: MeasuredCell) -> Markup:
         trials = [(each, self._run.trials_of(each)) for each in level.cells]
@@ -290,6 +294,11 @@ class _Figures:
         return dot_strip(title, axis, valid, invalid=invalid, interval=cell.intervals.get(metric.name), colour=colour)
 
 
+def _subject(metric: Metric) -> str:
+    """What a reason is said of: the latency, since the reason names the percentile."""
+    return LATENCIES[metric.latency].title if metric.latency else metric.title
+
+
 def _capital(row: list[Cell]) -> list[Cell]:
     """A row whose first cell, the name, stands among names in words."""
     name = row[0].text
@@ -299,7 +308,7 @@ def _capital(row: list[Cell]) -> list[Cell]:
 def _failures(cell: MeasuredCell) -> Cell:
     failed, planned = cell.failures
     text = f"{failed:,} of {planned:,}" if planned else f"{ABSENT} none in a window"
-    share = percent_text(failed / planned, 1) if failed else ""
+    share = f"({percent_text(failed / planned, 1)})" if failed else ""
     return Cell(text, share, Tone.BAD if failed else None, link="#failures")
 
 

@@ -4,10 +4,12 @@ Text from engines, models and users passes :func:`~bakeoff.results.text.format.p
 terminal, and is printed as ``rich.text.Text``, so that it is not parsed as markup.
 """
 
+import shlex
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.text import Text
 
 from bakeoff.results.metrics import Unit
@@ -28,6 +30,7 @@ from bakeoff.results.report.sections.sessions import METRICS as OF_SESSIONS
 from bakeoff.results.report.session_figures import session_table
 from bakeoff.results.report.standing import (
     Standing,
+    failures_text,
     merged_warnings,
     standing,
     status_text,
@@ -91,8 +94,9 @@ def print_summary(run: Run, console: Console, *, every: bool = False) -> None:
         _print_list(console, "INVALID trials, excluded from every number above:", _invalid(run), "red")
         _print_list(console, "Never finished:", _unfinished(run), "yellow")
         _print_list(console, "Logs cut off by a crash:", _torn(run), "yellow")
-        _print_shortened(console, "Warnings", _warnings(run), "yellow", every=every)
-        _print_shortened(console, "Declared", run.declared, "", every=every)
+        path = shlex.quote(str(run.path))
+        _print_shortened(console, path, "Warnings", _warnings(run), "yellow", every=every)
+        _print_shortened(console, path, "Declared", run.declared, "", every=every)
         _print_provenance(run, console)
 
 
@@ -153,8 +157,9 @@ def _print_head(run: Run, console: Console) -> None:
     console.print(_line(f"{plain(manifest.name)}: ", "bold") + _line(status_text(run), _STYLES[standing(run)]))
     if reason := why_not_all(run):
         console.print(_line(reason, "yellow"))
-    if manifest.failure:
-        console.print(_line(f"Failure: {manifest.failure}", "red"))
+    for line in (f"Failure: {manifest.failure}" if manifest.failure else "", failures_text(run)):
+        if line:
+            console.print(_line(line, "red"))
     if difference := difference_text(run):
         console.print(_line(difference, "yellow"))
     for line in run.off_rules:
@@ -213,16 +218,16 @@ def _warnings(run: Run) -> list[str]:
     return [*merged_warnings(run), *quality_warnings(run)]
 
 
-def _print_shortened(console: Console, title: str, lines: Sequence[str], style: str, *, every: bool) -> None:
+def _print_shortened(console: Console, run: str, title: str, lines: Sequence[str], style: str, *, every: bool) -> None:
     """Print the first of many lines, each cut at the width, and how many there are."""
     shown = lines if every else lines[:_MAX_LINES]
     is_cut = not every and (len(shown) < len(lines) or any(len(line) + 2 > console.width for line in shown))
-    title = f"{title} ({len(lines)}; in full on the page, and by bakeoff report RUN --all):" if is_cut else f"{title}:"
+    where = f" ({len(lines)}; in full on the page, and by bakeoff report {run} --all)" if is_cut else ""
     if lines:
-        console.print(_line(title, f"bold {style}".strip()))
+        console.print(_line(f"{title}{where}:", f"bold {style}".strip()), soft_wrap=True)
     for line in shown:
         if every:
-            console.print(_line(f"  {line}", style))
+            console.print(Padding(_line(line, style), (0, 0, 0, 2)))
         else:
             console.print(_line(f"  {line}", style), no_wrap=True, overflow="ellipsis")
 
@@ -231,7 +236,7 @@ def _print_list(console: Console, title: str, lines: Sequence[str], style: str) 
     if lines:
         console.print(_line(title, f"bold {style}".strip()))
         for line in lines:
-            console.print(_line(f"  {line}", style))
+            console.print(Padding(_line(line, style), (0, 0, 0, 2)))
 
 
 def _line(text: str, style: str) -> Text:

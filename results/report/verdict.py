@@ -185,22 +185,23 @@ def _sentence(compared: EngineComparison, level: Level, metric: Metric, best: st
     title = "output tokens/s" if metric.name == "output_tokens_per_s" else metric.title
     if ratio is None or ratio.low is None or ratio.high is None:
         return VerdictLine(f"No verdict at {level.title}: {why_text(compared, comparison)}.", decided=False)
-    evidence = f"{ratio_text(ratio)} (95 % interval, {ratio.n} runs a side)"
+    factor, evidence = ratio_text(ratio), f"(95 % interval, {ratio.n} trials a side)"
     caveat = f"; {text}" if (text := caveat_text(comparison)) else ""
     if comparison.judgement is Judgement.SAME:
         band = band_text(compared.config.band_of(metric), scale_of(metric))
         sentence = (
-            f"At {level.title}, {best} and {next_best} have the same {title} within {band}: ratio {evidence}{caveat}."
+            f"At {level.title}, {best} and {next_best} have the same {title} within {band}: ratio {factor} "
+            f"{evidence}{caveat}."
         )
         return VerdictLine(sentence, decided=False)
     if comparison.judgement is not Judgement.BETTER:
         but = "" if ratio.low <= 1 <= ratio.high else f", but {why_text(compared, comparison)}"
         sentence = (
-            f"At {level.title} the data cannot tell {best} from {next_best}: {title} ratio {evidence}{but}{caveat}."
+            f"At {level.title} the data cannot tell {best} from {next_best}: {title} ratio {factor} "
+            f"{evidence}{but}{caveat}."
         )
         return VerdictLine(sentence, decided=False)
-    if metric.better is Better.HIGHER:
-        return VerdictLine(
-            f"At {level.title}, {best} delivered {evidence} the {title} of {next_best}{caveat}.", decided=True
-        )
-    return VerdictLine(f"At {level.title}, {best} had {evidence} the {title} of {next_best}{caveat}.", decided=True)
+    verb = "delivered" if metric.better is Better.HIGHER else "had"
+    return VerdictLine(
+        f"At {level.title}, {best} {verb} {factor} the {title} of {next_best} {evidence}{caveat}.", decided=True
+    )

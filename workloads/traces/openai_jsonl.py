@@ -91,8 +91,8 @@ class _Line(_Body, frozen=True):
     def answered_tokens(self) -> int | None:
         """Tokens of the recorded answer, if the line has its usage."""
         response = self.response if isinstance(self.response, dict) else {}
-        inner = response.get("body") if isinstance(response.get("body"), dict) else response
-        usage = inner.get("usage")
+        body = response.get("body")
+        usage = (body if isinstance(body, dict) else response).get("usage")
         counts = usage if isinstance(usage, dict) else {}
         return next(filter(None, (_length(counts.get(name)) for name in ("completion_tokens", "output_tokens"))), None)
 

@@ -55,7 +55,8 @@ def test_a_row_shows_centre_interval_and_failures(demo: results.Run) -> None:
 def test_a_pipe_gets_no_line_wider_than_the_table(demo: results.Run) -> None:
     console = Console(file=io.StringIO(), width=80)
     print_summary(demo, console)
-    assert max(len(line) for line in console.file.getvalue().splitlines()) <= 100  # type: ignore[attr-defined]
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert max(len(line) for line in lines if "--all)" not in line) <= 100, "a command to be copied is not broken"
     assert console.width == 80, "the caller's console is given back as it was"
 
 
@@ -63,8 +64,7 @@ def test_invalid_trials_warnings_and_notes_are_listed(demo: results.Run) -> None
     text = printed(demo, width=160)
     assert "INVALID trials, excluded from every number above:\n  transformers, c=1, repeat 1: gpu0 lowered" in text
     assert (
-        "Warnings (2; in full on the page, and by bakeoff report RUN --all):\n  reference, c=8, repeat 1: 2 of 24"
-        in text
+        f"Warnings (2; in full on the page, and by bakeoff report {demo.path} --all):\n  reference, c=8, repeat" in text
     )
     assert "Declared:\n  workload scaled to 1/10" in text
 
@@ -251,7 +251,7 @@ def test_a_narrow_terminal_gets_a_line_for_each_figure(demo: results.Run) -> Non
     out = io.StringIO()
     print_summary(demo, Console(file=out, width=80, force_terminal=True, color_system=None))
     text = out.getvalue()
-    assert max(map(len, text.splitlines())) <= 80
+    assert max(len(line) for line in text.splitlines() if "--all)" not in line) <= 80
     cell = next(cell for cell in demo.cells if (cell.engine, cell.load) == ("reference", "c=8"))
     centre, bounds = interval_parts(CATALOGUE["ttft_p50_s"], cell.intervals["ttft_p50_s"])
     assert centre.removesuffix(" ms") in text

@@ -20,13 +20,13 @@ def test_the_best_is_named_with_its_interval(demo: results.Run) -> None:
     run_verdict = verdict(demo)
     assert run_verdict.decided
     assert run_verdict.sentence.startswith("At c=8, reference delivered 10.")
-    assert run_verdict.sentence.endswith("(95 % interval, 3 runs a side) the output tokens/s of transformers.")
+    assert run_verdict.sentence.endswith(" the output tokens/s of transformers (95 % interval, 3 trials a side).")
 
 
 def test_open_loop_is_judged_by_ttft(tmp_path: Path) -> None:
     text = sentence(tmp_path, loads=[Load(rate_per_s=4.0, arrival="constant")], invalid=())
     assert text.startswith("At constant 4/s, reference had 0.")
-    assert text.endswith("the TTFT p50 of transformers.")
+    assert text.endswith("the TTFT p50 of transformers (95 % interval, 3 trials a side).")
 
 
 def test_one_engine_or_one_repeat_bears_no_verdict(tmp_path: Path) -> None:
