@@ -28,6 +28,8 @@ from bakeoff.engines.server import reason_of, redirection, require_listener
 from bakeoff.engines.server_engine import ServerEngine
 
 _TIMEOUT_S = 10.0
+_SHOWN = 5
+"""Most models in a message."""
 _ANTHROPIC_VERSION = "2023-06-01"
 
 
@@ -72,10 +74,11 @@ def _refusal(address: str, status: HTTPStatus, variable: str | None, *, has_key:
     """Why a server tells nothing to this client, and what to do."""
     answer = f"{address} answers {status.value} {status.phrase}"
     if variable:
-        return f"{answer} to the key in {variable}; correct that key"
+        return f"{answer} to the key in {variable}; correct it, or give the header that the server wants by --header"
     if has_key:
         return f"{answer} to the key of --header Authorization; correct that key"
-    return f"{answer}, as it does without a key; put the key into an environment variable and give --api-key-env NAME"
+    advice = "put the key into an environment variable and give --api-key-env NAME, or a header of its own by --header"
+    return f"{answer}, as it does without a key; {advice}"
 
 
 def _identity(kind: type[ServerEngine], pages: Pages) -> Identity | None:
@@ -99,8 +102,8 @@ def only_model(identity: Identity, url: str) -> str:
         raise NotIdentified(f"{url} does not say which model it serves; give --model")
     if len(identity.models) == 1:
         return identity.models[0]
-    first = ", ".join(identity.models[:5])
-    raise NotIdentified(f"{url} serves {len(identity.models)} models; choose one with --model: {first}, …")
+    first = ", ".join(identity.models[:_SHOWN]) + (", …" if len(identity.models) > _SHOWN else "")
+    raise NotIdentified(f"{url} serves {len(identity.models)} models; choose one with --model: {first}")
 
 
 def tokenizer_folder(model: str, checkpoint: str | None) -> Path | None:

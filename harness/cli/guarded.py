@@ -65,6 +65,10 @@ def guarded(app: cyclopts.App, arguments: Sequence[str]) -> int:
     return result if isinstance(result, int) else EXIT_OK
 
 
+_ALIKE = ({"--requests", "--duration"}, {"--rate", "--concurrency"}, {"--workload", "--input", "--output"})
+"""Options of bench of which one excludes the others."""
+
+
 def _with_translated(arguments: Sequence[str]) -> list[str]:
     """The arguments of ``bakeoff bench`` with ours in place of ``--from COMMAND``, which is said on stderr.
 
@@ -82,6 +86,12 @@ def _with_translated(arguments: Sequence[str]) -> list[str]:
     if place + 1 == len(words):
         raise BadExperiment("--from needs a whole command: --from 'vllm bench serve --base-url … --request-rate 4'")
     ours, notes = translated(words[place + 1])
+    own = [*words[1:place], *words[place + 2 :]]
+    given = {word.partition("=")[0] for word in own if word.startswith("-")}
+    if twice := sorted(given & {each for group in _ALIKE if group & set(ours) for each in group} | given & set(ours)):
+        raise BadExperiment(f"{twice[0]} is given beside --from, which sets it or its like; leave it out, or --from")
+    if any("://" in word for word in own):
+        raise BadExperiment("--from has the server's address; leave the other one out")
     for note in notes:
         print_notice(note)
     return [*words[:place], *ours, *words[place + 2 :]]

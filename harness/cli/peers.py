@@ -94,6 +94,9 @@ _LATENCIES = {
     "request_latency": "e2e",
 }  # fmt: skip
 """Latencies that vLLM and AIPerf bound in milliseconds."""
+_ENDPOINTS = {"--endpoint", "--endpoint-type", "--backend", "--request-type"}
+_DATASETS = ([], ["random"], ["sharegpt"], ["custom"])
+"""Data sets of vLLM that ours has, or whose file is the workload."""
 _PLACE = "127.0.0.1", "8000"
 """Host and port that vLLM's and AIPerf's commands take where none is given."""
 
@@ -132,6 +135,20 @@ def translated(command: str) -> tuple[list[str], list[str]]:
     if peer is None:
         names = ", ".join(f"'{each.name} …'" for each in PEERS)
         raise BadExperiment(f"--from knows {names}; write the whole command in quotes")
+    ours, unknown = _meant(peer, words)
+    arguments = list(_arguments(_shaped(ours)))
+    notes = [f"as: bakeoff bench {shlex.join(arguments)}", f"{peer.name} would differ: {peer.differs}"]
+    if "--concurrency" in arguments:
+        notes[1] += "; its requests start together, and so do these; without --rules together they are spread out"
+    return arguments, [*notes, *([f"left out, for ours has nothing like it: {', '.join(unknown)}"] if unknown else [])]
+
+
+def _meant(peer: Peer, words: Sequence[str]) -> tuple[dict[str, list[str]], list[str]]:
+    """Our options with the values of theirs, and the options that ours have nothing like.
+
+    Raises:
+        BadExperiment: they are of several measurements.
+    """
     ours: dict[str, list[str]] = {}
     unknown: list[str] = []
     for option, values in _options(words[len(peer.name.split()) :]):
@@ -140,15 +157,25 @@ def translated(command: str) -> tuple[list[str], list[str]]:
                 ours.setdefault(_GUIDELLM.get(key, ""), []).append(value)
         elif name := peer.options.get(option):
             ours.setdefault(name, []).extend(values)
-        elif option not in peer.needless:
-            unknown.append(option)
+        elif option not in peer.needless or (option == "--dataset-name" and values[:1] not in _DATASETS):
+            unknown.append(" ".join([option, *values[:1]]) if option == "--dataset-name" else option)
+    if endpoint := next((name for name in ("embeddings", "rerank") if _asks_for(words, name)), None):
+        ours = {name: values for name, values in ours.items() if name not in {"--input", "--output"}}
+        ours["--workload"] = [endpoint]
     if "--workload" not in ours:
         ours |= {name: [value] for name, value in peer.defaults.items() if name not in ours}
-    arguments = list(_arguments(_shaped(ours)))
-    notes = [f"as: bakeoff bench {shlex.join(arguments)}", f"{peer.name} would differ: {peer.differs}"]
-    if "--concurrency" in arguments:
-        notes[1] += "; its requests start together, and so do these; without --rules together they are spread out"
-    return arguments, [*notes, *([f"left out, for ours has nothing like it: {', '.join(unknown)}"] if unknown else [])]
+    if kinds := {"sweep", "throughput"} & set(ours.get("kind", [])):
+        raise BadExperiment(
+            f"--from cannot take a {kinds.pop()}: bakeoff search finds the highest load, and bench takes --rate or "
+            "--concurrency"
+        )
+    return ours, unknown
+
+
+def _asks_for(words: Sequence[str], kind: str) -> bool:
+    """Whether a command is of embeddings or ranks, by its endpoint or backend."""
+    named = (values[0] for option, values in _options(words) if option in _ENDPOINTS and values)
+    return any(kind in value for value in named)
 
 
 def _options(words: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
@@ -189,6 +216,8 @@ def _shaped(ours: Mapping[str, list[str]]) -> dict[str, list[str]]:
         shaped.pop("--rate", None)
         if "--concurrency" not in shaped and "--requests" in shaped:  # all of them at once
             shaped["--concurrency"] = shaped["--requests"]
+    elif len(rates := ",".join(shaped.get("--rate", [])).split(",")) > 1:
+        raise BadExperiment(f"--from takes one rate, not {', '.join(rates)}; measure each with a command of its own")
     elif "--rate" in shaped and "--concurrency" in shaped:
         shaped["--max-in-flight"] = shaped.pop("--concurrency")
     if "--slo" in shaped:

@@ -15,9 +15,10 @@ from bakeoff.harness.experiment.contradictions import problem_of_experiment
 from bakeoff.harness.experiment.grid import with_grids
 from bakeoff.harness.rules.rule_set import STEADY, with_rules
 from bakeoff.results.errors import NotComparable
-from bakeoff.results.log.store import RunFolder
+from bakeoff.results.log.store import LATEST, RunFolder
 from bakeoff.results.metrics.objectives import service_level
 from bakeoff.results.records import Slo
+from bakeoff.results.run.run import located
 from bakeoff.workloads import arrival
 from bakeoff.workloads.options import parsed_toml, typed_options
 
@@ -34,6 +35,7 @@ def load_experiment(path: Path) -> Experiment:
     """
     if path.parts and path.parts[0].lower() in {"http:", "https:"}:
         raise BadExperiment("a server's address is no experiment file; use bakeoff bench URL or bakeoff search URL")
+    path = located(path) if str(path) == LATEST else path
     if path.is_dir():
         data = RunFolder.open(path).read_manifest().experiment
         if MASK in repr(data):

@@ -106,7 +106,7 @@ class Refusing(Fake):
     ("status", "access", "advice"),
     [
         (401, {}, "answers 401 Unauthorized, as it does without a key; put the key into an environment variable"),
-        (403, {"api_key_env": "KEY"}, "answers 403 Forbidden to the key in KEY; correct that key"),
+        (403, {"api_key_env": "KEY"}, "answers 403 Forbidden to the key in KEY; correct it, or give the header"),
         (401, {"headers": {"authorization": "Bearer x"}}, "to the key of --header Authorization; correct that key"),
         (500, {}, "does not say what it is"),
     ],

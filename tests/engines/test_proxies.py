@@ -24,3 +24,11 @@ def test_only_a_proxy_that_others_would_take_is_named(monkeypatch: pytest.Monkey
 def test_a_proxy_without_a_scheme_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "proxy.example:3128")
     assert ignored_proxy("http://api.example") == "proxy.example:3128"
+
+
+def test_a_proxy_that_is_no_address_breaks_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", "http://[::1")
+    assert ignored_proxy("http://api.example") == "of the environment, which is no address,"
+    monkeypatch.delenv("http_proxy")
+    monkeypatch.setenv("ALL_PROXY", "socks5://proxy.example:1080")
+    assert ignored_proxy("http://api.example") == "proxy.example:1080"

@@ -21,7 +21,7 @@ from bakeoff.workloads.traces.guidellm import GuideLlm
 from bakeoff.workloads.traces.json_array import BYTE_ORDER_MARK
 from bakeoff.workloads.traces.mlperf_endpoints import MlperfEndpoints
 from bakeoff.workloads.traces.mooncake import Mooncake
-from bakeoff.workloads.traces.openai_jsonl import ENVELOPES, OpenAiJsonl
+from bakeoff.workloads.traces.openai_jsonl import ENVELOPES, OpenAiJsonl, opened_envelope
 from bakeoff.workloads.traces.otel import Otel
 from bakeoff.workloads.traces.questions import Questions
 from bakeoff.workloads.traces.reading import SESSION_SUFFIXES, bad, opened, whole
@@ -90,6 +90,7 @@ TRACE_FORMATS = {name: form.description for name, form in _FORMATS.items()}
 _HEAD_BYTES = 2**18
 _MAX_FIELDS = 12
 """Most names of fields in a message."""
+_PLAIN_KEY = re.compile(r"[A-Za-z_]\w*")
 _KEY = re.compile(rb'"([A-Za-z_][A-Za-z_ ]*)"\s*:')
 _JSON_FORMATS = (
     ("claude-code", {"requests", "block_size"}),
@@ -167,11 +168,12 @@ _SYNONYMS = {
     "at_s": ("timestamp", "starttime", "arrivaltime", "arrivedat", "createdat", "requesttime", "time", "ts"),
     "input_tokens": (
         "prompttokens", "inputlength", "inputlen", "promptlength", "promptlen", "contexttokens", "requesttokens",
-        "numprompttokens", "numinputtokens", "tokensin", "inputtokencount", "prompttokencount",
+        "numprompttokens", "numinputtokens", "numprefilltokens", "tokensin", "inputtokencount", "prompttokencount",
     ),
     "output_tokens": (
         "completiontokens", "outputlength", "outputlen", "generatedtokens", "responsetokens", "answertokens",
-        "numoutputtokens", "numcompletiontokens", "tokensout", "outputtokencount", "completiontokencount",
+        "numoutputtokens", "numcompletiontokens", "numdecodetokens", "tokensout", "outputtokencount",
+        "completiontokencount",
     ),
     "session": ("sessionid", "conversationid", "chatid", "threadid"),
 }  # fmt: skip
@@ -281,6 +283,8 @@ def _file_format(path: str) -> str | None:
         name = next((name for name, needed in _JSON_FORMATS if needed <= keys), None)
         if name not in _WHOLE_FORMATS:
             _refuse_spread(path, line)
+        if name is None and "role" in keys and keys & {"content", "text", "value"}:
+            raise bad(path, 1, 'is one message of a conversation; write each as one line {"messages": […]}')
         return name or ("openai-jsonl" if _has_body(line) else None)
     header = [name.strip().strip('"') for name in line.decode(errors="replace").split(",")]
     exact = next((name for name, needed in _CSV_FORMATS if needed <= set(header)), None)
@@ -297,8 +301,8 @@ def _is_chat(line: bytes) -> bool:
 def _has_body(line: bytes) -> bool:
     """Whether a line's object holds the body of a request in an envelope, which may have another one around it."""
     value = _decoded(line)
-    inner = [value.get(name) for name in ENVELOPES] if isinstance(value, dict) else []
-    objects = [each for each in inner if isinstance(each, dict)]
+    inner = [opened_envelope(value.get(name)) for name in ENVELOPES] if isinstance(value, dict) else []
+    objects = [each for each in inner if each is not None]
     objects += [each["body"] for each in objects if isinstance(each.get("body"), dict)]
     return any("messages" in each or "prompt" in each for each in objects)
 
@@ -319,23 +323,34 @@ def _refuse_spread(path: str, line: bytes) -> None:
     """
     if not line.endswith((b"{", b"[", b",")):
         return  # a whole line, if a damaged one, or one longer than what was read
-    steps = _path_of_bodies(_decoded(whole(path)))
+    value = _decoded(whole(path))
+    steps = "." if isinstance(value, dict) and _is_body(value) else _path_of_bodies(value)
     if steps:
+        steps = f".{steps.removeprefix('.')}"
         fix = f"write one request a line, as by: jq -c '{steps}' FILE > FILE.jsonl"
         raise bad(path, None, f"is one JSON object over several lines; {fix}")
 
 
+def _is_body(value: Mapping[str, Any]) -> bool:
+    return "messages" in value or "prompt" in value
+
+
 def _path_of_bodies(value: Any, depth: int = 0) -> str:  # noqa: ANN401  (any JSON value)
     """Where the bodies of requests are in a value, as jq writes it: ``.data[].payload[]``; empty if there are none."""
-    if isinstance(value, dict):
-        if depth and ("messages" in value or "prompt" in value):
-            return "."
-        found = ((name, _path_of_bodies(each, depth + 1)) for name, each in value.items() if depth < _MAX_DEPTH)
-        return next((f".{name}{steps.removesuffix('.')}" for name, steps in found if steps), "")
-    if isinstance(value, list) and value:
-        steps = _path_of_bodies(value[0], depth + 1)
-        return f"[]{steps}" if steps else ""
-    return ""
+    if isinstance(value, dict) and depth and _is_body(value):
+        return "."
+    if depth > _MAX_DEPTH or not isinstance(value, dict | list):
+        return ""
+    inner = value.items() if isinstance(value, dict) else enumerate(value[:1])
+    found = {key: steps for key, each in inner if (steps := _path_of_bodies(each, depth + 1))}
+    if not found:
+        return ""
+    key, steps = next(iter(found.items()))
+    behind = "" if steps == "." else steps
+    if isinstance(value, list) or (len(found) == len(value) > 1 and len(set(found.values())) == 1):
+        return f"[]{behind}"  # a list, or an object whose keys are names of requests
+    name = str(key) if _PLAIN_KEY.fullmatch(str(key)) else msgspec.json.encode(key).decode()
+    return f".{name}{behind}"
 
 
 def _keys(line: bytes, head: bytes) -> set[str]:

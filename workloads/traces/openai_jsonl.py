@@ -1,5 +1,6 @@
 """``openai-jsonl``: request bodies of the OpenAI API, one per line, bare or in the envelopes of batches and logs."""
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -85,7 +86,8 @@ class _Line(_Body, frozen=True):
         """
         if self.messages is not None or self.prompt is not None:
             return self
-        return next((_inner(name, value) for name in ENVELOPES if isinstance(value := getattr(self, name), dict)), self)
+        inner = ((name, opened_envelope(getattr(self, name))) for name in ENVELOPES)
+        return next((_inner(name, value) for name, value in inner if value is not None), self)
 
     @property
     def answered_tokens(self) -> int | None:
@@ -95,6 +97,14 @@ class _Line(_Body, frozen=True):
         usage = (body if isinstance(body, dict) else response).get("usage")
         counts = usage if isinstance(usage, dict) else {}
         return next(filter(None, (_length(counts.get(name)) for name in ("completion_tokens", "output_tokens"))), None)
+
+
+def opened_envelope(value: Any) -> dict[str, Any] | None:  # noqa: ANN401  (any JSON value)
+    """The object that an envelope's field holds, also as JSON text; None for another value."""
+    if isinstance(value, str) and value.lstrip().startswith("{"):
+        with contextlib.suppress(msgspec.DecodeError):
+            value = msgspec.json.decode(value)
+    return value if isinstance(value, dict) else None
 
 
 def _inner(name: str, value: dict[str, Any]) -> _Body:
@@ -135,17 +145,17 @@ class OpenAiJsonl(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """What is not replayed."""
         arrivals = _Arrivals()
         return [
+            *(
+                left_out("openai-jsonl", self.path, _LINES, lambda _, line: self._row(line, arrivals))
+                if self.skip_bad
+                else ()
+            ),
             "openai-jsonl: messages, tools and prompts as recorded; no other fields, such as sampling, are sent",
             "openai-jsonl: a last message of the assistant is the recorded answer, unless the body states a length",
             "openai-jsonl: the length of an answer is that of the recorded response, if the line has its usage",
             "openai-jsonl: at_s and timestamp count seconds, unless they are times since 1970 in smaller units",
             "openai-jsonl: the model ends an answer for which tools are recorded; other answers have the stated length",
             f"openai-jsonl: a body without a length, such as max_tokens, requests {self.output_tokens} tokens",
-            *(
-                left_out("openai-jsonl", self.path, _LINES, lambda _, line: self._row(line, arrivals))
-                if self.skip_bad
-                else ()
-            ),
         ]
 
     def _row(self, line: _Line | list[RecordedMessage], arrivals: "_Arrivals") -> TraceRow:

@@ -89,10 +89,10 @@ class Questions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 "questions: an answer is right if its last number is that of the recorded answer",
             ]
         return [
+            *(left_out("questions", self.path, _LINES, self._rows) if self.skip_bad else ()),
             f"questions: recorded questions, answers of {lengths} tokens",
             "questions: recorded answers are not used, so the assistant's messages between turns are empty",
             *self._unused(),
-            *(left_out("questions", self.path, _LINES, self._rows) if self.skip_bad else ()),
         ]
 
     def _unused(self) -> Iterator[str]:

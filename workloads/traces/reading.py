@@ -204,11 +204,19 @@ def each(
     Raises:
         BadTrace: a line is not JSON, or ``convert`` raises ValueError, whose text is the problem.
     """
+    count, refused = 0, list[BadTrace]()
     for result in _each_or_why(path, decoder, convert):
         if not isinstance(result, BadTrace):
+            count += 1
             yield result
-        elif not is_lenient:
-            raise BadTrace(f"{result}; the option skip_bad leaves such lines out, and counts them")
+        elif is_lenient:
+            refused.append(result)
+        else:
+            raise (
+                BadTrace(f"{result}; --option skip_bad=true leaves such lines out and counts them") if count else result
+            )
+    if refused and not count:
+        raise bad(path, None, f"none of its {len(refused)} lines can be read; the first: {refused[0]}")
 
 
 def left_out(

@@ -68,7 +68,10 @@ class ChatBody(msgspec.Struct, frozen=True):
             raise ValueError("its prompt is empty")
         if (self.messages is None) == (self.prompt is None):
             raise ValueError("its body must hold either messages or a prompt")
-        return messages_of(self.messages or []), _prompt(self.prompt)
+        messages = messages_of(self.messages or [])
+        if messages and not any(message.content or message.tool_calls for message in messages):
+            raise ValueError("its prompt is empty")
+        return messages, _prompt(self.prompt)
 
 
 class Lengths(msgspec.Struct, frozen=True):

@@ -63,7 +63,7 @@ def report(
     as_
         Of views: show every metric of one tool. Default: the main metrics of all tools side by side.
     every
-        Print all warnings and declarations, rather than the first three.
+        Print all warnings and declarations, not only the first three.
     markdown
         Print verdict and table in Markdown, for a pull request or a README.
     svg
@@ -81,9 +81,7 @@ def report(
     if svg is not None:
         _draw(run, svg)
     if markdown:
-        from bakeoff.results.report.markdown import markdown_summary
-
-        sys.stdout.write(markdown_summary(run))
+        _print_markdown(run, json=json)
     else:
         show(run, json=json, every=every)
     return EXIT_OK
@@ -119,10 +117,22 @@ def _chosen(
 
 
 def _draw(run: "Run", path: Path) -> None:
+    from bakeoff.harness.errors import BadExperiment
     from bakeoff.results.files.atomic import write_atomic
     from bakeoff.results.report.picture import main_picture
 
+    if path.suffix != ".svg":
+        raise BadExperiment(f"--svg names the picture's file, which ends in .svg, not '{path}'")
     write_atomic(path, main_picture(run).encode())
+
+
+def _print_markdown(run: "Run", *, json: bool) -> None:
+    from bakeoff.harness.errors import BadExperiment
+    from bakeoff.results.report.markdown import markdown_summary
+
+    if json:
+        raise BadExperiment("--markdown and --json are two forms of the same; give one of them")
+    sys.stdout.write(markdown_summary(run))
 
 
 COMMANDS = [Command("report", report, Title.LOOK, 10)]

@@ -187,7 +187,10 @@ def _with_format_options(target: str, options: dict[str, Any]) -> dict[str, Any]
     own = {name for name in options if name not in Replay.__struct_fields__}
     if not own:
         return options
-    known = format_options(str(options.get("format") or detect(target)))
+    name = str(options.get("format") or detect(target))
+    known = format_options(name)
+    if "skip_bad" in own and "skip_bad" not in known:
+        raise BadOption(f"format '{name}' cannot leave out lines: correct the file, or leave skip_bad out")
     moved = {name: options[name] for name in own if name in known}
     kept = {name: value for name, value in options.items() if name not in moved}
     return {**kept, "format_options": {**kept.get("format_options", {}), **moved}} if moved else options

@@ -147,6 +147,9 @@ def test_the_latest_run_can_be_shared(
     assert picture.tag == "{http://www.w3.org/2000/svg}svg"
     assert "reference: output" in "".join(picture.itertext())
     assert "src=" not in Path("picture.svg").read_text(), "nothing is fetched"
+    for wrong in (("--svg", "."), ("--svg", "a.png"), ("--markdown", "--json")):
+        assert in_process("report", "latest", *wrong) == 2
+        assert "bakeoff: --" in capsys.readouterr().err
     assert in_process("compare", "latest", "latest") in {0, 2, 3}
     assert "is not a run folder" not in capsys.readouterr().err
     assert "TTFT p50 (s)" in str(results.load("latest"))

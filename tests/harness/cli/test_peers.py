@@ -59,6 +59,48 @@ def test_a_command_of_another_tool_is_ours(command: str, ours: str):
     assert ("start together" in notes[1]) is ("--concurrency" in arguments), "an open loop has arrivals"
 
 
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("guidellm benchmark --target http://h:1 --rate-type sweep", "cannot take a sweep: bakeoff search finds"),
+        ("guidellm benchmark --target http://h:1 --rate-type poisson --rate 1,3", "takes one rate, not 1, 3"),
+    ],
+)
+def test_several_measurements_in_one_are_refused(command: str, message: str):
+    with pytest.raises(BadExperiment, match=message):
+        translated(command)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "vllm bench serve --backend openai-embeddings --endpoint /v1/embeddings --request-rate 3",
+        "aiperf profile --url http://h:1 --endpoint-type embeddings --request-rate 3 --isl 9",
+    ],
+)
+def test_embeddings_are_the_workload(command: str):
+    arguments, _ = translated(command)
+    assert arguments[arguments.index("--workload") + 1] == "embeddings"
+    assert not {"--input", "--output"} & set(arguments)
+
+
+def test_a_data_set_that_ours_lacks_is_said():
+    assert translated("vllm bench serve --dataset-name sonnet")[1][-1].endswith(": --dataset-name sonnet")
+
+
+@pytest.mark.parametrize(
+    ("own", "message"),
+    [(["--concurrency", "3"], "--concurrency is given beside"), (["--duration", "5"], "--duration is given beside"),
+     (["http://h:2"], "--from has the server's address")],
+)  # fmt: skip
+def test_options_beside_a_command_do_not_contradict_it(
+    own: list[str], message: str, capsys: pytest.CaptureFixture[str]
+):
+    command = "vllm bench serve --base-url http://h:1 --num-prompts 10 --max-concurrency 4"
+    assert bakeoff("bench", *own, "--from", command) == 2
+    assert message in capsys.readouterr().err
+
+
 def test_what_ours_lacks_is_said():
     _, notes = translated("vllm bench serve --model m --ramp-up-strategy linear --lora-modules a b")
     assert notes[-1] == "left out, for ours has nothing like it: --ramp-up-strategy, --lora-modules"

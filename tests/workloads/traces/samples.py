@@ -120,4 +120,6 @@ def refusal(name: str, path: Path, **options: Any) -> str:
     message = str(caught.value)
     assert message.startswith(f"{path}")
     assert len(message.splitlines()) == 1
-    return message.removeprefix(str(path)).removesuffix("; the option skip_bad leaves such lines out, and counts them")
+    return message.removeprefix(str(path)).removesuffix(
+        "; --option skip_bad=true leaves such lines out and counts them"
+    )

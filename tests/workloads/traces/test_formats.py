@@ -145,6 +145,13 @@ def test_a_table_of_other_columns_is_told_how_to_map_them(tmp_path: Path) -> Non
     assert (row.at_s, row.input_tokens, row.output_tokens) == (0.0, 100, 30), "what the advice gives"
 
 
+def _opened(value: Any, step: str | None) -> list[Any]:
+    """What one step of a jq path makes of a value."""
+    if step is not None:
+        return [value[step]]
+    return list(value.values()) if isinstance(value, dict) else value
+
+
 BODY = {"model": "m", "messages": [{"role": "user", "content": "a"}], "max_tokens": 3}
 
 
@@ -157,8 +164,9 @@ BODY = {"model": "m", "messages": [{"role": "user", "content": "a"}], "max_token
             ("data", None, "payload", None),
         ),
         ({"requests": [{"body": BODY}] * 3}, ".requests[].body", ("requests", None, "body")),
+        ({"by id": {"a": BODY, "b": BODY, "c": BODY}}, '."by id"[]', ("by id", None)),
     ],
-    ids=["payloads", "bodies"],
+    ids=["payloads", "bodies", "by id"],
 )
 def test_one_object_over_several_lines_is_told_how_to_become_lines(
     value: Any, jq: str, steps: tuple[str | None, ...], tmp_path: Path
@@ -169,7 +177,7 @@ def test_one_object_over_several_lines_is_told_how_to_become_lines(
     assert f"write one request a line, as by: jq -c '{jq}' FILE > FILE.jsonl" in str(caught.value)
     found = [value]
     for step in steps:
-        found = [each for inner in found for each in (inner if step is None else [inner[step]])]
+        found = [each for inner in found for each in _opened(inner, step)]
     lines = write(tmp_path / "lines.jsonl", "\n".join(map(json.dumps, found)))
     assert detect(str(lines)) == "openai-jsonl", "what the advice makes"
     assert len(list(trace_format("openai-jsonl", {"path": str(lines)}).rows(Seed.of("1")))) == 3
@@ -207,6 +215,11 @@ def test_a_file_that_looks_like_nothing_known_lists_the_formats(content: str, tm
         (b"version https://git-lfs.github.com/spec/v1\n", "is a pointer of Git LFS"),
         (b"<!DOCTYPE html><html>", "is a web page; fetch the file that it shows"),
         (b'[ {"messages": []}]', "is one JSON array; write one object a line"),
+        (b'{"role": "user", "content": "a"}\n', ", row 1: is one message of a conversation"),
+        (
+            b'{\n "messages": [],\n "model": "m"\n}',
+            "is one JSON object over several lines; write one request a line, as by: jq -c '.'",
+        ),
         (b'[\n {"role": "user",\n "content": "a"}]', "is one chat over several lines; write it as one line"),
         (b"at_s;input_tokens;output_tokens\n0;1;1\n", "separates its columns by semicolons; save it with commas"),
         (b"input_tokens\toutput_tokens\n1\t1\n", "separates its columns by tabs; save it with commas"),
@@ -218,7 +231,7 @@ def test_a_file_of_another_kind_is_named_with_what_to_do(content: bytes, said: s
     path.write_bytes(content)
     with pytest.raises(BadTrace) as caught:
         detect(str(path))
-    assert str(caught.value).startswith(f"{path}: {said}")
+    assert str(caught.value).startswith((f"{path}: {said}", f"{path}{said}"))
 
 
 def test_what_cannot_be_read_cannot_be_known(tmp_path: Path) -> None:

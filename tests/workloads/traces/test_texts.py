@@ -308,11 +308,17 @@ def test_logs_of_requests_and_responses_have_their_times_and_lengths(tmp_path: P
     lines = [
         {"ts": 1_700_000_000.0, "request": body, "response": usage},
         {"ts": 1_700_000_003.0, "request": {"url": "/v1", "body": body}, "response": {"status": 200, "body": usage}},
-        {"ts": 1_700_000_004.0, "request_body": body, "response": {"error": "timeout"}},
+        {"ts": 1_700_000_004.0, "request_body": json.dumps(body), "response": {"error": "timeout"}},
     ]
     rows = read("openai-jsonl", write(tmp_path / "log.jsonl", "\n".join(map(json.dumps, lines))))
     assert [(row.at_s, row.output_tokens) for row in rows] == [(0.0, 12), (3.0, 12), (4.0, 20)]
     assert all(row.messages == (user("a"),) for row in rows)
+
+
+@pytest.mark.parametrize("content", ["", None])
+def test_a_prompt_without_text_is_refused(tmp_path: Path, content: str | None) -> None:
+    path = write(tmp_path / "chats.jsonl", json.dumps([{"role": "user", "content": content}]))
+    assert refusal("openai-jsonl", path) == ", row 1: its prompt is empty"
 
 
 def test_a_line_may_be_the_messages_alone(tmp_path: Path) -> None:
@@ -333,12 +339,17 @@ def test_lines_that_cannot_be_read_are_left_out_and_counted_if_asked(
 ) -> None:
     line = json.dumps(good)
     path = write(tmp_path / "trace.jsonl", "\n".join([line, *bad_lines, line]))
-    with pytest.raises(BadTrace, match=r"row 2: .*; the option skip_bad leaves such lines out, and counts them"):
+    with pytest.raises(BadTrace, match=r"row 2: .*; --option skip_bad=true leaves such lines out and counts them"):
         read(name, path)
     assert len(read(name, path, skip_bad=True)) == 2
-    *_, counted = trace_format(name, {"path": str(path), "skip_bad": True}).notes()
+    counted, *_ = trace_format(name, {"path": str(path), "skip_bad": True}).notes()
     assert counted.startswith(f"{name}: 3 lines that cannot be read are left out; the first: {path}, row 2: ")
     assert not any("left out; the first" in note for note in trace_format(name, {"path": str(path)}).notes())
+    none = write(tmp_path / "none.jsonl", "\n".join(bad_lines))
+    with pytest.raises(BadTrace, match=r"none of its 3 lines can be read; the first: \S+, row 1"):
+        read(name, none, skip_bad=True)
+    with pytest.raises(BadTrace, match=r"row 1: (?!.*skip_bad)"):
+        read(name, none)
 
 
 def test_single_messages_of_conversations_are_no_questions(tmp_path: Path) -> None:
