@@ -162,6 +162,7 @@ def _demo(folder: Path) -> Picture:
         name="demo",
         url=(folder / "report.html").resolve().as_uri(),
         shown="table.summary",
+        hidden="#summary p.why, #summary details",  # they begin within the margin
         alt="Latency, token rate and memory of two servers with four users: every trial and its 95 % interval",
         caption=f"What `bakeoff demo` shows. SmolLM2-135M in float32, four users; {_measured_on(folder)}",
         for_phones=True,
