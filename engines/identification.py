@@ -52,22 +52,28 @@ async def identify(deployment: Deployment, adapter: str | None = None) -> Identi
     kinds = [kind for name in ([adapter] if adapter else adapter_names()) if (kind := _server_class(name))]
     paths = sorted({MODELS_PAGE, *(path for kind in kinds for path in kind.identity_pages)})
     access = access_to(deployment)
-    pages, moved, refused = await _pages(address, access, paths)
+    pages, moved, status = await _pages(address, access, paths)
     kinds.sort(key=lambda kind: kind is OpenAiEngine)  # last, because any server that lists models matches
     identities = (identity for kind in kinds if (identity := _identity(kind, pages)))
     if identity := next(identities, None):
         return identity
     if moved:
         raise NotIdentified(f"{address} redirects to {moved}; give that address with --url")
-    if refused:
+    if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
         raise NotIdentified(
-            _refusal(address, refused, deployment.api_key_env, has_key="authorization" in access.headers)
+            _refusal(address, HTTPStatus(status), deployment.api_key_env, has_key="authorization" in access.headers)
         )
     if adapter:
         if models := listed_models(pages):  # a gateway in front of the engine lists them under another owner
             return Identity(adapter, tuple(model.id for model in models), models[0].root)
-        raise NotIdentified(f"{address} does not say which model it serves; give --model")
-    raise NotIdentified(f"{address} does not say what it is; give --engine (bakeoff engines list) and --model")
+        raise NotIdentified(f"{address} does not say which model it serves{_seen(status)}; give --model")
+    advice = "give --engine (openai, or another of bakeoff engines list) and --model"
+    raise NotIdentified(f"{address} does not say what it is{_seen(status)}; {advice}")
+
+
+def _seen(status: int) -> str:
+    """What a server answers in place of the list of its models; empty if it answers with a page."""
+    return "" if status == HTTPStatus.OK else f" ({MODELS_PAGE}: HTTP {status})"
 
 
 def _refusal(address: str, status: HTTPStatus, variable: str | None, *, has_key: bool) -> str:
@@ -138,12 +144,12 @@ def _hub_snapshots(name: str) -> Sequence[Path]:
     return sorted(snapshots, key=lambda folder: folder.stat().st_mtime, reverse=True)
 
 
-async def _pages(address: str, access: Access, paths: Sequence[str]) -> tuple[Pages, str | None, HTTPStatus | None]:
+async def _pages(address: str, access: Access, paths: Sequence[str]) -> tuple[Pages, str | None, int]:
     """Fetch pages of the server.
 
     Returns:
-        The pages, the address that the server redirects requests to, if it does, and the status with which it refuses
-        the list of its models to this client, if it does.
+        The pages, the address that the server redirects requests to, if it does, and the status with which it answers
+        for the list of its models.
 
     Raises:
         NotIdentified: the server cannot be reached.
@@ -159,9 +165,8 @@ async def _pages(address: str, access: Access, paths: Sequence[str]) -> tuple[Pa
     by_path = dict(zip(paths, answers, strict=True))
     pages = {path: _json(body) for path, (_, body, _) in by_path.items() if body is not None}
     moves = (place.removesuffix(path) for path, (_, _, place) in by_path.items() if place)
-    status = by_path[MODELS_PAGE][0] if MODELS_PAGE in by_path else HTTPStatus.OK
-    refused = HTTPStatus(status) if status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN} else None
-    return {path: page for path, page in pages.items() if page is not None}, next(moves, None), refused
+    known = {path: page for path, page in pages.items() if page is not None}
+    return known, next(moves, None), by_path[MODELS_PAGE][0]
 
 
 async def _body(session: aiohttp.ClientSession, url: str) -> tuple[int, bytes | None, str | None]:

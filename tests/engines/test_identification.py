@@ -108,7 +108,8 @@ class Refusing(Fake):
         (401, {}, "answers 401 Unauthorized, as it does without a key; put the key into an environment variable"),
         (403, {"api_key_env": "KEY"}, "answers 403 Forbidden to the key in KEY; correct it, or give the header"),
         (401, {"headers": {"authorization": "Bearer x"}}, "to the key of --header Authorization; correct that key"),
-        (500, {}, "does not say what it is"),
+        (500, {}, r"does not say what it is \(/v1/models: HTTP 500\); give --engine \(openai,"),
+        (599, {}, r"does not say what it is \(/v1/models: HTTP 599"),
     ],
 )
 def test_a_server_that_refuses_is_told_from_one_that_is_unknown(
