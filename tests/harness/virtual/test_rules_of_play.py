@@ -89,12 +89,12 @@ def test_runs_of_different_rules_are_not_comparable(trace: str, tmp_path: Path):
 
 
 def test_together_begins_with_all_sessions_at_once_and_equal_requests_stay_in_step(tmp_path: Path):
-    lengths = {"input_tokens": 64, "output_tokens": 20, "spread": 0.0}
+    lengths = {"input_tokens": 8, "output_tokens": 20, "spread": 0.0}
 
     def starts_ns(rules: str) -> list[int]:
         experiment = virtual_experiment(
             ["a"], [{"concurrency": 4}], workload={"name": "random", "options": lengths},
-            trial={"warm_up_s": 0.0, "duration_s": 20.0, "ramp_s": 2.0}, rules=rules, repeats=1,
+            trial={"warm_up_s": 0.0, "duration_s": 8.0, "ramp_s": 2.0}, rules=rules, repeats=1,
         )  # fmt: skip
         engine = VirtualEngine(service=PerToken(Fixed(0.5), Fixed(0.01)))
         (trial,) = virtual_run(experiment, {"a": engine}, tmp_path / rules).finished
