@@ -8,6 +8,7 @@ schema (:mod:`bakeoff.results.schema`).
 import math
 from collections.abc import Iterable
 from enum import StrEnum
+from http import HTTPStatus
 from typing import Any
 
 import msgspec
@@ -15,6 +16,8 @@ import msgspec
 from bakeoff.results.findings import Finding, Severity
 from bakeoff.results.units import NS_PER_S
 
+NOT_FOUND = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED})
+"""Statuses of a server that knows no such path, or no such model."""
 FAILURE_PAUSE_NS = 100_000_000
 """Pause after a failed request, until the slot or the session goes on: failures may take no time at all, and a server
 that fails must not get requests as fast as the client can send them."""

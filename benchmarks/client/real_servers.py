@@ -7,14 +7,13 @@ medians are compared. The fields (a body field, a bias, sampling, a tool) are se
 
 import argparse
 import asyncio
-import contextlib
 import json
 import math
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from bakeoff.engines.environments.lookup import environments_folder
 from bakeoff.engines.server_engine import ServerEngine
 from bakeoff.results.statistics.distributions import t_quantile
 from benchmarks.bars import Bars, model_argument
+from benchmarks.serving import truth_server
 
 INPUT_TOKENS, OUTPUT_TOKENS, SPREAD, CONCURRENCY, REQUESTS = 64, 48, 0.5, 2, 40
 """Lengths vary, as equal ones keep the slots of a closed loop in step: both prompts then always arrive together."""
@@ -50,7 +50,7 @@ def main() -> None:
 
 async def _measured(options: argparse.Namespace, folder: Path, bars: Bars) -> None:
     model = Path(options.model)
-    async with _truth(folder) as url:
+    async with truth_server(TTFT_MS, ITL_MS, folder / "truth.log") as url:
         theirs, ours = await _peer(url, "truth", model, folder), await _own(url, "truth", "openai", model, folder)
         for name in ("ttft_ms", "tpot_ms", "output_tok_s"):
             print(f"truth {name:<14} vllm bench {theirs[name]:9.2f}  bakeoff {ours[name]:9.2f}")
@@ -164,23 +164,6 @@ async def _peer(url: str, served: str, model: Path, folder: Path) -> dict[str, f
         "tpot_ms": result["median_tpot_ms"],
         "output_tok_s": result["output_throughput"],
     }
-
-
-@contextlib.asynccontextmanager
-async def _truth(folder: Path) -> AsyncGenerator[str]:
-    port = pick_port()
-    program = Path(sys.executable).with_name("bakeoff")
-    with (folder / "truth.log").open("wb") as log:
-        server = await asyncio.create_subprocess_exec(
-            program, "lab", "truth", "--port", str(port), "--ttft-ms", str(TTFT_MS), "--itl-ms", str(ITL_MS),
-            stdout=log, stderr=log,
-        )  # fmt: skip
-        try:
-            await asyncio.sleep(3)
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            server.terminate()
-            await server.wait()
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ upper at least a tenth, within three standard errors of both shares.
 
 import argparse
 import asyncio
-import contextlib
 import heapq
 import itertools
 import json
@@ -21,7 +20,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import aiohttp
@@ -34,6 +32,7 @@ from bakeoff.engines.adapters.reference import ReferenceEngine
 from bakeoff.engines.adapters.vllm import VllmEngine
 from bakeoff.engines.server_engine import ServerEngine
 from benchmarks.bars import Bars, model_argument
+from benchmarks.serving import truth_server
 
 INPUT_TOKENS, OUTPUT_TOKENS, BOUND_S, HELD_S = 128, 32, 1.0, 40.0
 LATE, SIMULATED = 0.1, 100_000
@@ -138,26 +137,12 @@ async def late_share(url: str, users: int, model: Path) -> tuple[float, int]:
     return sum(not ttft_s <= BOUND_S for ttft_s in ttfts_s) / len(ttfts_s), len(ttfts_s)
 
 
-@contextlib.asynccontextmanager
-async def truth_server(server: Truth) -> AsyncGenerator[str]:
-    port = pick_port()
-    process = await asyncio.create_subprocess_exec(
-        BAKEOFF, "lab", "truth", "--port", str(port), "--ttft-ms", str(server.ttft_ms), "--itl-ms", str(server.itl_ms),
-        "--slots", str(server.slots), "--jitter", "exponential", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    try:
-        await asyncio.sleep(3)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        await process.wait()
-
-
 async def measured(name: str, model: Path, folder: Path, bars: Bars) -> None:
     """Search one server, and hold its answer against what is known of it or against the other client."""
     if name in TRUTHS:
         server = TRUTHS[name]
-        async with truth_server(server) as url:
+        jitter = ("--slots", str(server.slots), "--jitter", "exponential")
+        async with truth_server(server.ttft_ms, server.itl_ms, folder / "truth.log", *jitter) as url:
             found = await searched(url, server.bound_s, folder)
         capacity = server.capacity()
         held, known = found.low <= capacity <= found.high, f"c={capacity}"

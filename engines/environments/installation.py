@@ -56,9 +56,7 @@ def install(name: str, progress: Progress, *, again: bool = False) -> Environmen
         NotInstalled: there is no such recipe.
         InstallFailed: it is already being installed, the disk is too full, or pip failed; the error names the log.
     """
-    if name not in RECIPES:
-        raise NotInstalled(f"unknown environment '{name}'; {nearest(name, RECIPES)}")
-    recipe, folder = RECIPES[name], environments_folder() / name
+    recipe, folder = _recipe(name), environments_folder() / name
     try:
         with _locked(recipe) as lock:
             if not again and (environment := installed(name)) and is_current(recipe):
@@ -79,19 +77,23 @@ def remove(name: str) -> int:
         NotInstalled: there is no such recipe, or nothing of it here.
         InstallFailed: it is being installed, or cannot be removed.
     """
-    if name not in RECIPES:
-        raise NotInstalled(f"unknown environment '{name}'; {nearest(name, RECIPES)}")
-    folder = environments_folder() / name
+    recipe, folder = _recipe(name), environments_folder() / name
     if not folder.is_dir():
         here = ", ".join(each for each in RECIPES if (environments_folder() / each).is_dir()) or "none"
         raise NotInstalled(f"{name} is not installed; installed: {here}")
     try:
-        with _locked(RECIPES[name]):
+        with _locked(recipe):
             freed = size_bytes(folder)
             _remove(folder)
     except OSError as error:
         raise InstallFailed(f"{folder} cannot be removed: {error.strerror or error}") from error
     return freed
+
+
+def _recipe(name: str) -> Recipe:
+    if name not in RECIPES:
+        raise NotInstalled(f"unknown environment '{name}'; {nearest(name, RECIPES)}")
+    return RECIPES[name]
 
 
 def is_current(recipe: Recipe) -> bool:

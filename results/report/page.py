@@ -87,7 +87,8 @@ def page_of(run: Run) -> Page:
 def _meaning(run: Run) -> str:
     """What the status leaves out: failed requests, and why trials are INVALID."""
     failures = failures_text(run)
-    return f"{f'{failures}. ' if failures else ''}{why_not_all(run) or _STATUS[run.status]}"
+    meaning = why_not_all(run) or _STATUS[run.status]
+    return f"{failures}. {meaning}" if failures else meaning
 
 
 def _banner(run: Run) -> str:

@@ -3,7 +3,7 @@
 One engine has a row a metric, with the metric's name in words. Of several, each has a row, and each metric a column.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum, auto
 
 import msgspec
@@ -71,18 +71,23 @@ def summary_metrics(run: Run) -> list[Metric]:
 def summary_tables(run: Run, layout: Layout) -> list[Table]:
     """The tables of one layout: one by engine; by metric one of the only engine, or of several one for each load."""
     levels = [(level, level.cells) for level in levels_of(run) if level.cells]
+    places = [(level, cell) for level, cells in levels for cell in cells]
+    judgements = _Judgements(run)
     if layout is Layout.BY_ENGINE:
-        return [_by_engine(run, [(level, cell) for level, cells in levels for cell in cells])]
+        return [_by_engine(_Figures(run, places, judgements))]
     if len(engines_of(run)) == 1:
-        places = [(level, cell) for level, cells in levels for cell in cells]
         (engine,) = engines_of(run)
         if len(places) == 1:
-            return [_of_one(run, places[0])]
-        return [_by_metric(run, places, [level.heading for level, _ in places], engine)]
+            return [_of_one(_Figures(run, places, judgements))]
+        return [_by_metric(_Figures(run, places, judgements), [level.heading for level, _ in places], engine)]
     main = primary_load(level.load for level, _ in levels)
     levels.sort(key=lambda pair: pair[0].load != main)  # that of the verdict first
     tables = [
-        _by_metric(run, [(level, cell) for cell in cells], [cell.engine for cell in cells], level.heading)
+        _by_metric(
+            _Figures(run, [(level, cell) for cell in cells], judgements),
+            [cell.engine for cell in cells],
+            level.heading,
+        )
         for level, cells in levels
     ]
     earlier = [{note for table in tables[:place] for note in table.notes} for place in range(len(tables))]
@@ -92,10 +97,9 @@ def summary_tables(run: Run, layout: Layout) -> list[Table]:
     ]
 
 
-def _of_one(run: Run, place: _Place) -> Table:
+def _of_one(drawn: "_Figures") -> Table:
     """Of one engine at one load: interval and client error have columns of their own."""
-    drawn = _Figures(run, [place])
-    level, cell = place
+    ((level, cell),) = drawn.places
 
     def row(metric: Metric) -> list[Cell]:
         figure = drawn.figure(metric, level, cell)
@@ -105,7 +109,7 @@ def _of_one(run: Run, place: _Place) -> Table:
         return [name, value, Cell(figure.detail), Cell(error), msgspec.structs.replace(figure, text="", detail="")]
 
     rows = [row(metric) for metric in drawn.metrics]
-    counts = [[*_capital(row), Cell(""), Cell(""), Cell("")] for row in drawn.counts([place])]
+    counts = [[*_capital(row), Cell(""), Cell(""), Cell("")] for row in drawn.counts()]
     bounds = "two trials" if any(each.pair for each in cell.intervals.values()) else "95 % interval"
     columns = [*names("metric"), *figures(["value", bounds, "client error"]), Column("trials", Kind.PICTURE)]
     single = {2, 4} if cell.planned == 1 else set[int]()
@@ -119,27 +123,25 @@ def _of_one(run: Run, place: _Place) -> Table:
     )
 
 
-def _by_metric(run: Run, places: Sequence[_Place], heads: Sequence[str], title: str) -> Table:
-    drawn = _Figures(run, places)
+def _by_metric(drawn: "_Figures", heads: Sequence[str], title: str) -> Table:
     rows = [
         [
             Cell(drawn.title(metric, in_full=True), link=f"#metric-{metric.family}"),
-            *(drawn.figure(metric, level, cell) for level, cell in places),
+            *(drawn.figure(metric, level, cell) for level, cell in drawn.places),
         ]
         for metric in drawn.metrics
     ]
     return Table(
         "Summary",
         [*names("metric"), *figures(heads)],
-        [*rows, *map(_capital, drawn.counts(places))],
+        [*rows, *map(_capital, drawn.counts())],
         title,
         notes=drawn.notes(),
     )
 
 
-def _by_engine(run: Run, places: Sequence[_Place]) -> Table:
-    drawn, engine_cell = _Figures(run, places), engine_cells(run)
-    counts = [row for row in drawn.counts(places) if row[0].text != VALID_TRIALS]
+def _by_engine(drawn: "_Figures") -> Table:
+    counts = [row for row in drawn.counts() if row[0].text != VALID_TRIALS]
     columns = [
         Column("load", Kind.GROUP),
         *names("engine"),
@@ -152,11 +154,11 @@ def _by_engine(run: Run, places: Sequence[_Place]) -> Table:
     rows = [
         [
             Cell(level.heading),
-            msgspec.structs.replace(engine_cell(cell.engine), detail=f"{cell.valid}/{cell.planned} valid"),
+            msgspec.structs.replace(drawn.engine_cell(cell.engine), detail=f"{cell.valid}/{cell.planned} valid"),
             *(drawn.figure(metric, level, cell) for metric in drawn.metrics),
             *(row[number + 1] for row in counts),
         ]
-        for number, (level, cell) in enumerate(places)
+        for number, (level, cell) in enumerate(drawn.places)
     ]
     return Table("Summary", columns, rows, notes=drawn.notes())
 
@@ -164,19 +166,19 @@ def _by_engine(run: Run, places: Sequence[_Place]) -> Table:
 class _Figures:
     """The cells of a summary, and the notes on what they lack."""
 
-    def __init__(self, run: Run, places: Sequence[_Place]) -> None:
+    def __init__(self, run: Run, places: Sequence[_Place], judgements: "_Judgements") -> None:
+        self.places: Sequence[_Place] = places
+        self.engine_cell: Callable[[str], Cell] = engine_cells(run)
+        self._run, self._judgements = run, judgements
         self._lacks: dict[str, list[str]] = {}
-        self.metrics: list[Metric] = [metric for metric in summary_metrics(run) if self._has(metric, places)]
-        self._run, self._places = run, places
-        self._engine_cell = engine_cells(run)
-        self._judgements = _Judgements(run)
+        self.metrics: list[Metric] = [metric for metric in summary_metrics(run) if self._has(metric)]
         self._like = {metric.name: _smallest(metric, [cell for _, cell in places]) for metric in self.metrics}
 
-    def _has(self, metric: Metric, places: Sequence[_Place]) -> bool:
+    def _has(self, metric: Metric) -> bool:
         """Whether any place has the metric; one that none has is only noted."""
-        if any(metric.name in {**cell.intervals, **cell.unjudged} for _, cell in places):
+        if any(metric.name in {**cell.intervals, **cell.unjudged} for _, cell in self.places):
             return True
-        self._lack(_subject(metric), places[0][1].reasons[metric.name])
+        self._lack(_subject(metric), self.places[0][1].reasons[metric.name])
         return False
 
     def title(self, metric: Metric, *, in_full: bool = False) -> str:
@@ -209,19 +211,19 @@ class _Figures:
         detail = f"({bounds})" if interval.pair else bounds
         return Cell(scale.number(interval.centre), detail, tone, "", picture, link)
 
-    def counts(self, places: Sequence[_Place]) -> list[list[Cell]]:
+    def counts(self) -> list[list[Cell]]:
         """Rows of what is counted rather than timed: a name, then a figure for each place."""
-        failed = [Cell("failed requests", link="#failures"), *(_failures(cell) for _, cell in places)]
+        failed = [Cell("failed requests", link="#failures"), *(_failures(cell) for _, cell in self.places)]
         valid = [
             Cell(VALID_TRIALS, link="#trials"),
-            *(Cell(f"{cell.valid} of {cell.planned}", link="#trials") for _, cell in places),
+            *(Cell(f"{cell.valid} of {cell.planned}", link="#trials") for _, cell in self.places),
         ]
-        flights = [level.pausing(cell) for level, cell in places]
+        flights = [level.pausing(cell) for level, cell in self.places]
         in_flight = [Cell("requests in flight", link="#metric-requests_in_flight")]
         in_flight += [Cell(ABSENT if mean is None else f"{mean:.3g}", link=in_flight[0].link) for mean in flights]
         rows = [failed, valid, *([in_flight] if any(mean is not None for mean in flights) else [])]
         if not unchecked_text(self._run):
-            rows.append([Cell("token match", link="#answers"), *(self._match(cell) for _, cell in places)])
+            rows.append([Cell("token match", link="#answers"), *(self._match(cell) for _, cell in self.places)])
         return rows
 
     def notes(self, *, is_alone: bool = False) -> list[str]:
@@ -234,7 +236,7 @@ class _Figures:
             left = len(reasons) - _MAX_REASONS + 1
             reasons = [*reasons[: _MAX_REASONS - 1], f"{left} more reasons of missing figures are on the report's page"]
         has_bounds = not is_alone and any(
-            each.low is not None for _, cell in self._places for each in cell.intervals.values()
+            each.low is not None for _, cell in self.places for each in cell.intervals.values()
         )
         legend = [_INTERVALS] if has_bounds else []
         return [*reasons, *legend, *self._error_notes(is_alone=is_alone), *self._match_notes()]
@@ -265,13 +267,13 @@ class _Figures:
         known = {
             CATALOGUE[name].title: max(errors, key=lambda pair: pair[0])[1]
             for name in WITH_ERROR
-            if (errors := [(cell.error_s(name) or 0.0, error_of(cell, name).text) for _, cell in self._places
+            if (errors := [(cell.error_s(name) or 0.0, error_of(cell, name).text) for _, cell in self.places
                            if cell.error_s(name) is not None])
         }  # fmt: skip
         if known and not is_alone:
             yield f"client error: at most {', '.join(f'{text} in {title}' for title, text in known.items())}"
         whys: dict[str, list[str]] = {}
-        for level, cell in self._places:
+        for level, cell in self.places:
             if cell.client_error is None:
                 whys.setdefault(error_of(cell, WITH_ERROR[0]).why, []).append(f"{cell.engine}, {level.title}")
         yield from (f"client error of {listed(of)}: {why}" for why, of in whys.items())
@@ -290,7 +292,7 @@ class _Figures:
         values = ", ".join(value_text(metric.unit, value) for value in valid) or ABSENT
         if invalid:
             values += f"; INVALID: {', '.join(value_text(metric.unit, value) for value in invalid)}"
-        title, colour = f"{metric.title} of each trial: {values}", self._engine_cell(cell.engine).colour
+        title, colour = f"{metric.title} of each trial: {values}", self.engine_cell(cell.engine).colour
         return dot_strip(title, axis, valid, invalid=invalid, interval=cell.intervals.get(metric.name), colour=colour)
 
 

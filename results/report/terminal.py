@@ -4,6 +4,7 @@ Text from engines, models and users passes :func:`~bakeoff.results.text.format.p
 terminal, and is printed as ``rich.text.Text``, so that it is not parsed as markup.
 """
 
+import itertools
 import shlex
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -184,9 +185,10 @@ def _print_table(run: Run, console: Console) -> None:
     """Print the summary in the first layout that has room for its intervals."""
     preferred = layout_of(run)
     layouts = [preferred, *(each for each in Layout if each is not preferred)]
-    drawn = [summary_tables(run, each) for each in layouts]
+    first = summary_tables(run, layouts[0])
+    drawn = itertools.chain([first], (summary_tables(run, each) for each in layouts[1:]))  # drawn only if needed
     fitting = (tables for tables in drawn if all(fits(table, console) for table in tables))
-    for table in next(fitting, drawn[0]):
+    for table in next(fitting, first):
         print_table(table, console)
 
 

@@ -18,7 +18,7 @@ from bakeoff.harness.client.wire.stream_content import (
     is_success,
     read_stream,
 )
-from bakeoff.results.records import Exchange, Outcome, RequestRecord, StreamEnd, StreamRecord
+from bakeoff.results.records import NOT_FOUND, Exchange, Outcome, RequestRecord, StreamEnd, StreamRecord
 from bakeoff.workloads import Tokenizer
 from bakeoff.workloads.types import Check, Expected
 
@@ -54,7 +54,7 @@ def decode_stream(stream: StreamRecord, dialect: Dialect, tokenizer: Tokenizer |
         refused = _refusal(dialect, stream.status or 0, body)
         if stream.detail and 300 <= (stream.status or 0) < 400:
             refused = f"HTTP {stream.status}: redirects to {clip(stream.detail.encode())}"
-        elif stream.detail and stream.status in {HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED}:
+        elif stream.detail and stream.status in NOT_FOUND:
             refused += f" (asked for {stream.detail})"
     else:
         decoded = read_stream(stream, dialect)

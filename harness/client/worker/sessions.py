@@ -3,7 +3,6 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from http import HTTPStatus
 from typing import Any, Protocol
 
 from bakeoff.harness.client.wire.orders import Silence
@@ -12,10 +11,8 @@ from bakeoff.harness.client.worker.idle_caps import IdleCaps, excess_ns
 from bakeoff.harness.client.worker.session_feed import PreparedSession, SessionFinished
 from bakeoff.harness.host.clock import Clock
 from bakeoff.results.errors import NotWritable
-from bakeoff.results.records import FAILURE_PAUSE_NS, Phase, StreamEnd, StreamRecord
+from bakeoff.results.records import FAILURE_PAUSE_NS, NOT_FOUND, Phase, StreamEnd, StreamRecord
 from bakeoff.results.units import NS_PER_S
-
-_NOT_FOUND = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED})
 
 
 class RequestInFlight(StreamLog):
@@ -91,7 +88,7 @@ class RequestInFlight(StreamLog):
             goes_on=turn.place is not None and turn.place.goes_on,
             read_ns=self.read_ns,
             reads=self.reads,
-            detail=turn.request.path if self.status in _NOT_FOUND else self.detail,
+            detail=turn.request.path if self.status in NOT_FOUND else self.detail,
         )
 
 
